@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import meshwright as mw
-from meshwright.budget import MEMORY_LIMIT, TIME_LIMIT, left_s, spent, within
+from meshwright.budget import MEMORY_LIMIT, TIME_LIMIT, left_s, spent, within, within_share
 from meshwright.cli import main
 from meshwright.errors import InfeasibleError
 from meshwright.library.clusters import resolve_gpus
@@ -44,6 +44,63 @@ def test_a_budget_is_spent_when_its_time_is_over_and_stays_so() -> None:
         assert spent() == TIME_LIMIT
     assert not spent()
     assert left_s() is None
+
+
+def test_a_first_part_ends_at_its_share_and_leaves_the_rest() -> None:
+    with within_share(0.5):
+        assert left_s() is None, "without a limit there is none of a share"
+    with within(time_s=1000.0):
+        with within_share(0.25):
+            quarter_s = left_s()
+            assert quarter_s is not None
+            assert 240.0 < quarter_s <= 250.0
+            with within_share(0.5):
+                assert 115.0 < (left_s() or 0.0) <= 125.0
+        assert 990.0 < (left_s() or 0.0) <= 1000.0
+        with within_share(1e-12):
+            assert spent() == TIME_LIMIT
+        assert not spent(), "the part is over, not the question"
+    with within(memory_bytes=1.0):
+        with within_share(0.5):
+            assert spent() == MEMORY_LIMIT
+        assert spent() == MEMORY_LIMIT, "memory that is full stays so"
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that each study had left when it began."""
+    seen: list[float] = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        seen.append(left_s() or 0.0)
+        return run_study(*args, **options)
+
+    monkeypatch.setattr("meshwright.app.tune.run_study", noted)
+    return seen
+
+
+def test_trials_have_what_the_optimum_leaves_of_a_time_limit(
+    monkeypatch: pytest.MonkeyPatch, left: list[float]
+) -> None:
+    def endless(space: PlanSpace) -> None:
+        while not spent():
+            pass
+
+    monkeypatch.setattr("meshwright.app.tune.exact_optimum", endless)
+    answer = mw.tune("gpt2", gpus="4xH100", trials=4, time_limit=2.0)
+    assert answer.optimum is None
+    assert answer.studies[0].study.trials
+    assert 0.0 < left[0] <= 1.0
+
+
+def test_studies_that_are_compared_have_alike_shares_of_a_time_limit(left: list[float]) -> None:
+    answer = mw.tune(
+        "gpt2", gpus="4xH100", trials=1, compare=True, repeats=4, tuners=["random"], time_limit=10_000.0
+    )  # fmt: skip
+    assert not answer.stopped
+    # Each has a share of what is left: a quarter, a third, a half and all.
+    for share, had_s in zip((1 / 4, 1 / 3, 1 / 2, 1.0), left, strict=True):
+        assert 0.9 * share * 10_000.0 < had_s < share * 10_000.0
 
 
 def test_what_a_process_held_before_is_not_counted() -> None:

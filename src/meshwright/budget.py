@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FRESH_BYTES = 200e6
 """Of an interpreter that has loaded what a question needs (80 to 150 MB measured, Linux, CPython 3.11, 2026-11): it
@@ -69,6 +69,29 @@ def within(time_s: float | None = None, memory_bytes: float | None = None) -> It
         yield
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def within_share(share: float) -> Iterator[None]:
+    """Do a first part of the question at hand within a share of the time that it has left, and within its memory.
+
+    Args:
+        share: of the time, above 0 and at most 1.
+    """
+    whole = _CURRENT.get()
+    if whole is None:
+        yield
+        return
+    now_s = time.monotonic()
+    part = replace(whole, end_s=now_s + share * max(0.0, whole.end_s - now_s))
+    token = _CURRENT.set(part)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+        whole.used_bytes, whole.step_bytes = part.used_bytes, part.step_bytes
+        # Memory that is full stays so; time is left.
+        whole.reached = part.reached if part.reached == MEMORY_LIMIT else whole.reached
 
 
 def spent() -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_space import exact_optimum, tuned_space
-from meshwright.budget import spent
+from meshwright.budget import spent, within_share
 from meshwright.calculon.choice import read_space
 from meshwright.calculon.tuning import TunedExecutions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
@@ -22,6 +22,8 @@ from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.search.tuners.study import Study
 
 OnTrial = Callable[[str, Trial], None]
+OPTIMUM_SHARE = 0.5
+"""Of a time limit, for the space and its optimum; what is left of it is shared by the studies alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         on_trial: called with the tuner's label and every new row.
 
     Returns:
-        Studies and the exact optimum.
+        Studies and the exact optimum, which has half of the time limit at most.
 
     Raises:
         InputError: malformed or contradictory input.
@@ -154,14 +156,16 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         InfeasibleError: no plan is legal, or none fits.
     """
     options = tune_options(request.study)
-    space = tuned_space(request)
-    size = space.size
-    best = exact_optimum(space) if options.optimum else None
-    if options.optimum and best is None and not (space.stopped or spent()):
-        # Nothing leaves the usual reserve free: tune among tight plans, as `plan` does.
-        space = replace(space, space=replace(space.space, tight=True))
-        best = exact_optimum(space)
-    if options.optimum and best is None and not _not_in_time(options, space.stopped):
+    with within_share(OPTIMUM_SHARE):
+        space = tuned_space(request)
+        size = space.size
+        best = exact_optimum(space) if options.optimum else None
+        if options.optimum and best is None and not (space.stopped or spent()):
+            # Nothing leaves the usual reserve free: tune among tight plans, as `plan` does.
+            space = replace(space, space=replace(space.space, tight=True))
+            best = exact_optimum(space)
+        nothing_fits = options.optimum and best is None and not _not_in_time(options, space.stopped)
+    if nothing_fits:
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
         fix = "`meshwright plan` with the same options says which change would make it fit"
         raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
@@ -199,8 +203,10 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
     asked, _ = read_space(request.space, InputCheck())
     asked.require_executions()
     tuned = TunedExecutions(space=asked, fixed=request.space.options.fixed)
-    best = tuned.optimum() if options.optimum else None
-    if options.optimum and best is None and not _not_in_time(options):
+    with within_share(OPTIMUM_SHARE):
+        best = tuned.optimum() if options.optimum else None
+        nothing_fits = options.optimum and best is None and not _not_in_time(options)
+    if nothing_fits:
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"
         fix = "`meshwright calculon search` with the same options says what excludes them"
         raise InfeasibleError(what=what, fix=fix, field="procs", code="MW310")
@@ -241,9 +247,12 @@ def _tuned(
     """
     studies: list[Judged] = []
     left_out = list(options.left_out)
-    for chosen in options.tuners:
+    limit = ""
+    for behind, chosen in zip(reversed(range(len(options.tuners))), options.tuners, strict=True):
         try:
-            studies += _studies(space, chosen, options, on_trial)
+            with within_share(1 / (behind + 1)):
+                made, reached = _studies(space, chosen, options, on_trial)
+            studies, limit = studies + made, limit or reached
         except MeshwrightError as error:
             if not options.compare or isinstance(error, InputError):
                 raise
@@ -259,7 +268,7 @@ def _tuned(
         optimum=optimum,
         studies=tuple(studies),
         compared=options.compare,
-        stopped=stopped or (spent() if short else ""),
+        stopped=stopped or (limit if short else ""),
         partial=bool(stopped),
         left_out=tuple(left_out),
     )
@@ -267,16 +276,19 @@ def _tuned(
 
 def _studies(
     space: TunableSpace, chosen: ChosenOptions, options: TuneOptions, on_trial: OnTrial | None
-) -> Sequence[Judged]:
+) -> tuple[list[Judged], str]:
+    """Studies of one tuner, one a seed, and a limit at which one of them ended; empty where none did."""
+
     def told(trial: Trial) -> None:
         if on_trial is not None:
             on_trial(chosen.label, trial)
 
     parallel = TUNERS[chosen.tuner].parallel or not options.compare
-    return [
-        Judged(
-            label=chosen.label,
-            study=run_study(
+    studies: list[Judged] = []
+    limit = ""
+    for number, seed in enumerate(options.seeds):
+        with within_share(1 / (len(options.seeds) - number)):
+            study = run_study(
                 space,
                 chosen.tuner,
                 trials=options.trials,
@@ -287,7 +299,7 @@ def _studies(
                 resume=options.resume,
                 workers=options.workers if parallel else 1,
                 on_trial=told,
-            ),
-        )
-        for seed in options.seeds
-    ]
+            )
+            limit = limit or spent()
+        studies.append(Judged(label=chosen.label, study=study))
+    return studies, limit

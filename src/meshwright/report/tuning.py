@@ -125,8 +125,11 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 
 def _stopped(optimum: Mapping[str, Any]) -> str:
-    """That better may be left, where the exact search ended at a limit."""
-    return f"; it stopped at its {optimum['stopped']}, so better may be left" if "stopped" in optimum else ""
+    """That better may be left, where the exact search ended at a limit, half of which it has where it is of time."""
+    if "stopped" not in optimum:
+        return ""
+    limit = optimum["stopped"]
+    return f"; it stopped at {'half of the' if limit.startswith('time') else 'the'} {limit}, so better may be left"
 
 
 def _named(document: Mapping[str, Any]) -> str:
