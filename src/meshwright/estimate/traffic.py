@@ -23,6 +23,7 @@ from meshwright.estimate.partners import holders, weights_of
 from meshwright.estimate.result import LinkTraffic
 from meshwright.estimate.site import Site
 from meshwright.estimate.stages import strategies_of
+from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
@@ -75,17 +76,31 @@ def link_traffic(
             gradients[edge] += share / 2 * once
     elif workload.training:
         reduced = _reduced_bytes(plan, workload)
-        rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
-        weights = np.bincount(which.reshape(-1), weights_of(ModelLayout.of(model, workload.seq_len)))
-        for ring, weight in zip(rings.T.tolist(), weights.tolist(), strict=True):
-            for edge, share in ring_edges(sorted(set(ring))):
-                gradients[edge] += share * weight * reduced
+        for edge, parameters in summed_between(groups, weights_of(ModelLayout.of(model, workload.seq_len))).items():
+            gradients[edge] += parameters * reduced
         if model.sums_tied_table:
             for pipeline, own, held in zip(plan.pipelines, stages, groups, strict=True):
                 ranks = _data_ranks(plan, pipeline, own)
                 for edge, share in ring_edges(sorted({int(held[0]), int(held[-1])})):
                     gradients[edge] += share * ranks * model.vocab * model.hidden * reduced
     return tuple(_priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients))
+
+
+def summed_between(
+    groups: Sequence[Int[np.ndarray, " held"]], weights: Float[np.ndarray, " held"]
+) -> dict[Pair, float]:
+    """Parameters whose gradients cross each link between groups, as often as they do.
+
+    Args:
+        groups: that hold the embedding, each layer and the head, of each pipeline.
+        weights: trained parameters of these.
+    """
+    found: dict[Pair, float] = defaultdict(float)
+    rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
+    for ring, weight in zip(rings.T.tolist(), np.bincount(which.reshape(-1), weights).tolist(), strict=True):
+        for edge, share in ring_edges(sorted(set(ring))):
+            found[edge] += share * weight
+    return found
 
 
 def _joint_bytes(plan: ExecutionPlan, workload: Workload) -> float:

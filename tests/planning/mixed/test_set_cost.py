@@ -66,13 +66,8 @@ def test_a_set_promises_what_its_plan_pays(hour: float, tmp_path: Path) -> None:
         hours = estimate.price_per_step - estimate.traffic_price_per_step
         # The seconds of devices are those of the closed form.
         links = own - hours * whole.step_s / estimate.step_time_s
-        if len(whole.pipelines) == 1:
-            assert links == pytest.approx(estimate.traffic_price_per_step, rel=1e-6, abs=1e-9)
-            crossing += links > 1e-9
-        else:
-            # Gradients are counted without looking at who holds which layers.
-            assert links >= estimate.traffic_price_per_step * (0.5 - 1e-6)
-            assert (links > 1e-9) == (len(whole.islands) > 1)
-            beside += links > 1e-9
+        assert links == pytest.approx(estimate.traffic_price_per_step, rel=1e-6, abs=1e-9)
+        crossing += links > 1e-9 and len(whole.pipelines) == 1
+        beside += links > 1e-9 and len(whole.pipelines) > 1
     assert crossing
     assert beside

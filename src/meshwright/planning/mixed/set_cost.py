@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
-from meshwright.ops.counts import trained_parameters
+import numpy as np
+
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.partners import weights_of
+from meshwright.estimate.traffic import summed_between
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.objectives import Aim
+from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
@@ -19,7 +24,8 @@ def price_per_step(
 ) -> float:
     """What a step counts in the unit of the objective at the seconds of its closed form, such as USD.
 
-    Activations and gradients over priced links are included where the objective pays for them.
+    Activations and gradients over priced links are included where the objective pays for them. Sums of a table that
+    both ends of a pipeline share are left out.
 
     Args:
         one: the pipeline set.
@@ -42,13 +48,19 @@ def price_per_step(
         sent = 2 * share * pipeline.wave * once_bytes
         order = [stage.island for stage in pipeline.stages] * pipeline.chunks
         paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
-    # Gradients go around the groups that hold a layer.
-    count = len(one.islands)
-    if len(one.pipelines) > 1 and count > 1:
-        dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
-        gradient_bytes = trained_parameters(model) * workload.precision.bytes_of("reduce")
-        paid += 2 * (count - 1) / count * gradient_bytes * dearest
+    if workload.training:
+        each_bytes = workload.precision.bytes_of("reduce")
+        summed = summed_between(
+            [_groups_of_layers(pipeline) for pipeline in one.pipelines],
+            weights_of(ModelLayout.of(model, workload.seq_len)),
+        )
+        paid += sum(each_bytes * count * _price_per_byte(cluster, *edge) for edge, count in summed.items())
     return hour * one.step_s / HOUR_S + paid
+
+
+def _groups_of_layers(pipeline: SplitPipeline) -> Int[np.ndarray, " held"]:
+    """Groups that hold the embedding, each layer and the head."""
+    return np.array([stage.island for stage in pipeline.stages])[np.pad(pipeline.stage_of_layer, 1, mode="edge")]
 
 
 def _price_per_byte(cluster: ClusterSpec, here: int, there: int) -> float:
