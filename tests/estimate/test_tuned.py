@@ -239,6 +239,18 @@ def test_peft_on_one_consumer_card_allocates_what_was_measured(
     assert found.fits != "no"
 
 
+def test_unsloth_keeps_tables_as_they_are_loaded_and_holds_no_logits() -> None:
+    held = []
+    for software in ("transformers", "unsloth"):
+        found = mw.estimate(
+            "llama-3.1-8b", "dp1.mbs1.gbs1.rc-full", "1xRTX4090", seq_len=2048, lora="r=16,base=nf4", software=software
+        )[0].estimate
+        held.append(dict(found.fullest.memory_bytes))
+    tables = 2 * 128_256 * 4096
+    assert held[0]["weights"] - held[1]["weights"] == pytest.approx(2 * tables, rel=0.01)
+    assert held[0]["activations"] - held[1]["activations"] > 2048 * 128_256 * 4.0, "logits that the output returns"
+
+
 def test_a_framework_that_loads_no_4_bit_base_is_said_to() -> None:
     for software, said in ((None, False), ("megatron-core", True), ("transformers", False)):
         answer = mw.estimate("mistral-7b", "dp1.gbs1", "1xRTX4090", lora="r=16,base=nf4", software=software)
