@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, update_wrapper
 from typing import Any
@@ -100,10 +100,11 @@ class CallForm:
             InputError: the step does not take them.
         """
         given, names = self._by_position(arguments, keywords)
-        parameters = self._names() if self.static_argnames else []
-        static = {place % max(len(given), 1) for place in self.static_argnums}
-        static |= {place for place, name in enumerate(parameters[: len(given)]) if name in self.static_argnames}
-        static |= {len(given) - len(names) + at for at, name in enumerate(names) if name in self.static_argnames}
+        static_places, static_names = self._static()
+        parameters = self._names() if static_names else []
+        static = {place % max(len(given), 1) for place in static_places}
+        static |= {place for place, name in enumerate(parameters[: len(given)]) if name in static_names}
+        static |= {len(given) - len(names) + at for at, name in enumerate(names) if name in static_names}
         places = [] if "flax" not in sys.modules else [
             place for place, value in enumerate(given) if place not in static and _has_objects(value)
         ]  # fmt: skip
@@ -133,6 +134,12 @@ class CallForm:
 
         update_wrapper(flat, self.fun)
         return StepCall(fun=flat, arguments=held, key=(tuple(names), Static(graph)), objects=objects)
+
+    def _static(self) -> tuple[Collection[int], Collection[str]]:
+        """Places and names of arguments that are part of the program, with those that `jax.jit` above the step has."""
+        stated = getattr(self.fun, "_jit_info", None)
+        places, names = getattr(stated, "static_argnums", None) or (), getattr(stated, "static_argnames", None) or ()
+        return {*self.static_argnums, *places}, {*self.static_argnames, *names}
 
     def _called(self, values: Sequence[Any], names: Sequence[str]) -> Any:
         first = len(values) - len(names)

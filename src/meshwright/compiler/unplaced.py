@@ -23,6 +23,7 @@ from jax.sharding import AbstractMesh, Sharding
 from meshwright.compiler.inline import CALLS, programs_of
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.named_axes import ALONE, is_alone
+from meshwright.compiler.placed_rules import rules_unplaced
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
@@ -167,6 +168,7 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
         values, gradients = bind_gradient(loss, read, eqn.params["wrt"])
         return [*values, *gradients]
     params = {key: None if isinstance(held, Sharding) else _retraced(held) for key, held in eqn.params.items()}
+    params = rules_unplaced(params, _retraced)
     made = eqn.primitive.bind(*read, **eqn.primitive.get_bind_params(params))
     return list(made) if eqn.primitive.multiple_results else [made]
 

@@ -30,6 +30,11 @@ def mesh_aside() -> Iterator[None]:
         _USERS.reset(token)
 
 
+def mesh_of_user() -> Any:
+    """The mesh that is set for traced steps; None without one."""
+    return _USERS.get()
+
+
 @contextmanager
 def users_mesh() -> Iterator[bool]:
     """Set again what `mesh_aside` has put aside; whether there is one."""

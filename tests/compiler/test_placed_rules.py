@@ -1,0 +1,46 @@
+"""Functions with derivatives of their own, such as relu, in steps that are traced under a mesh of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import meshwright as mw
+from tests.corpus.case import CLASSIFIER, classified, cross_entropy, forward, mlp, sgd
+from tests.corpus.table import arrays, difference
+
+
+@jax.custom_vjp
+def squashed(x: Any) -> Any:
+    return jnp.tanh(x)
+
+
+def _kept(x: Any) -> tuple[Any, Any]:
+    y = jax.lax.with_sharding_constraint(jnp.tanh(x), P("data"))
+    return y, y
+
+
+squashed.defvjp(_kept, lambda y, g: (jax.lax.with_sharding_constraint(g * (1 - y * y), P("data")),))
+
+
+@pytest.mark.parametrize("activation", [jax.nn.relu, jax.nn.softplus, squashed])
+@pytest.mark.parametrize("method", [mw.DataParallel(num_micro_batches=2), mw.ShardParallel()])
+def test_derivatives_of_their_own_under_a_users_mesh(activation: Any, method: Any) -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            hidden = activation(activation(batch["x"] @ params[0]["w"]) @ params[1]["w"])
+            return cross_entropy(forward(params[2:], hidden), batch["y"])
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return sgd(params, grads), value
+
+    params, batch = mlp(*CLASSIFIER), classified()
+    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+        expected = jax.jit(step)(params, batch)
+        found = mw.parallelize(step, method=method)(params, batch)
+    assert difference(arrays(found), arrays(expected)) < 1e-5
