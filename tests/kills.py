@@ -266,22 +266,40 @@ def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
     study = STUDY.replace("random", "ray-tune").split()
     wrong: list[str] = []
     had: list[tuple[Any, ...]] = []
+    ended: list[tuple[int, Family, float]] = []
     met = 0
     while met < kills and CLOCK.left():
         met += 1
         family = Family([*study, "--resume"], Path.cwd(), {"NPROC": "2"})
-        if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 120.0):
-            wrong.append(f"kill {met}: no trial came in 120 s")
+        if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 240.0):
+            wrong.append(f"kill {met}: no trial came in 240 s")
         time.sleep(chance.uniform(0.0, 0.5))
-        if left := family.kill(RAY_S):
-            wrong.append(f"kill {met}: {', '.join(left.values())}")
+        family.first.kill()
+        family.first.wait()
+        ended.append((met, family, time.monotonic() + RAY_S))
         wrong += _lost(had, met)
         had = _trials("t.db")
         if len(had) == TRIALS:
             had = []
             for name in Path().glob("t.db*"):
                 name.unlink()
+        # The next study begins while the agents of the last one end.
+        ended = [one for one in ended if not _over(*one, wrong)]
+    for number, family, end_s in ended:
+        family.until(lambda living: not living, max(0.0, end_s - time.monotonic()))
+        _over(number, family, 0.0, wrong)
     return met, wrong
+
+
+def _over(number: int, family: Family, end_s: float, wrong: list[str]) -> bool:
+    """Whether no process of a killed command lives, or its time is over; those that live then are told, and ended."""
+    left = family.living()
+    if left and time.monotonic() < end_s:
+        return False
+    if left:
+        wrong.append(f"kill {number}: {', '.join(left.values())}")
+        family.kill(0.0)
+    return True
 
 
 def _lost(had: list[tuple[Any, ...]], met: int) -> list[str]:

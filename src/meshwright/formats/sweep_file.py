@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from meshwright.interruptions import uninterrupted
 
 METADATA = "meshwright.sweep"
 ROWS_AT_ONCE = 1 << 16
-"""Rows of a group, and rows copied together."""
+"""Rows of a group of the file."""
 FILE_CODE, EXTRA_CODE = "MW244", "MW409"
 
 
@@ -161,11 +161,7 @@ class SweepFile:
             return
         with uninterrupted():
             self._finish_part()
-            parts = self._folder.parts
-            if len(parts) == 1 and not self._earlier and not self._loose_rows:
-                self._replace(parts[0])
-            else:
-                self._replace(self._joined(parts))
+            self._replace(self._joined(self._folder.parts))
             self._own = None
 
     def abandon(self) -> None:
@@ -208,20 +204,24 @@ class SweepFile:
         return json.dumps(data, sort_keys=True)
 
     def _joined(self, parts: list[Path]) -> Path:
-        """One file of the complete designs of earlier files and of the parts of this run."""
-        pyarrow, module = parquet()
-        files = list(self._earlier)
-        for part in parts:
-            with module.ParquetFile(str(part)) as own:
-                files.append((part, self._designs_of(own)))
-        with module.ParquetWriter(str(self._folder.begun), self.columns(), compression="zstd") as writer:
-            for path, designs in files:
-                kept = pyarrow.array([one.design for one in designs], type=pyarrow.int32())
-                with module.ParquetFile(str(path)) as old:
-                    for batch in old.iter_batches(batch_size=ROWS_AT_ONCE):
-                        wanted = pyarrow.compute.is_in(batch.column("design"), value_set=kept)
-                        writer.write_batch(batch.filter(wanted).cast(self.columns()), row_group_size=ROWS_AT_ONCE)
-            writer.add_key_value_metadata({METADATA: self._metadata(self.complete)})
+        """One file of the complete designs of earlier files and of the parts of this run, in the order of the designs.
+
+        Its bytes are those of the rows, whenever parts ended and in whatever order designs did.
+        """
+        _, module = parquet()
+        with ExitStack() as opened:
+            held: dict[int, _Held] = {}
+            for path, designs in [*self._earlier, *((part, None) for part in parts)]:
+                file = opened.enter_context(module.ParquetFile(str(path)))
+                one = _Held(file)
+                held |= {done.design: one for done in (self._designs_of(file) if designs is None else designs)}
+            with module.ParquetWriter(str(self._folder.begun), self.columns(), compression="zstd") as writer:
+                groups = _regrouped(
+                    rows.cast(self.columns()) for design in sorted(held) for rows in held[design].rows_of(design)
+                )
+                for rows in groups:
+                    writer.write_table(rows, row_group_size=ROWS_AT_ONCE)
+                writer.add_key_value_metadata({METADATA: self._metadata(self.complete)})
         return self._folder.begun
 
     def _designs_of(self, file: Any) -> list[Complete]:
@@ -250,6 +250,47 @@ class SweepFile:
         file.replace(self.place)
         for folder in (*self._left, self._folder):
             folder.remove()
+
+
+@dataclass(slots=True)
+class _Held:
+    """A file whose rows are looked up by their design."""
+
+    file: Any
+    groups: dict[int, list[int]] = field(default_factory=dict)
+    """Row groups with rows of each design."""
+    last: tuple[int, Any] = (-1, None)
+    """The group that was read last: neighbours often share one."""
+
+    def __post_init__(self) -> None:
+        for number in range(self.file.num_row_groups):
+            for design in self.file.read_row_group(number, columns=["design"]).column("design").unique().to_pylist():
+                self.groups.setdefault(design, []).append(number)
+
+    def rows_of(self, design: int) -> Iterator[Any]:
+        """Rows of a design, as tables."""
+        pyarrow, _ = parquet()
+        for number in self.groups.get(design, ()):
+            if self.last[0] != number:
+                self.last = number, self.file.read_row_group(number)
+            rows = self.last[1]
+            yield rows.filter(pyarrow.compute.equal(rows.column("design"), design))
+
+
+def _regrouped(tables: Iterable[Any]) -> Iterator[Any]:
+    """Tables of `ROWS_AT_ONCE` rows each, but for the last."""
+    pyarrow, _ = parquet()
+    waiting: list[Any] = []
+    count = 0
+    for table in tables:
+        waiting.append(table)
+        count += table.num_rows
+        while count >= ROWS_AT_ONCE:
+            whole = pyarrow.concat_tables(waiting)
+            yield whole.slice(0, ROWS_AT_ONCE).combine_chunks()
+            waiting, count = [whole.slice(ROWS_AT_ONCE)], count - ROWS_AT_ONCE
+    if count:
+        yield pyarrow.concat_tables(waiting).combine_chunks()
 
 
 _AGAIN = "sweep again without --resume, into another file or with --force"
