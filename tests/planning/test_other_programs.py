@@ -18,6 +18,8 @@ from meshwright.planning.other_programs import of_another
         ("defaults: base.yaml\ngrpo:\n  num_prompts_per_step: 8\n", "NeMo-RL's configuration"),
         ("actor_rollout_ref:\n  model: {}\ntrainer: {}\n", "verl's configuration"),
         ("run_name: a\nmodel:\n  d_model: 64\ndata: {}\nfsdp: {}\n", "OLMo's configuration"),
+        ('name: a\n"on": push\njobs:\n  a: {uses: NVIDIA-NeMo/Automodel}\n', "a workflow of GitHub"),
+        ("name: a\ndescription: step_scheduler of nemo_automodel\nruns:\n  using: composite\n", "an action of GitHub"),
         ("work_group: amd\nmodules:\n  trainer: {}\n", "Primus' configuration"),
     ],
 )
@@ -35,3 +37,36 @@ def test_a_file_of_nobody_known_names_the_choices() -> None:
         is None
     )
     assert of_another("run.json", "actor_rollout_ref: {}\n") is None
+
+
+def test_a_copy_of_a_program_is_named_beside_what_its_file_says(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+        "[parallelism]\ntensor_parallel_degree = 2\n"
+    )
+    for program, told in (("train_mine.py", True), ("train.py", False), ("-m torchtitan.train", False)):
+        script = tmp_path / "run.sh"
+        script.write_text(f"torchrun --nproc_per_node=8 {program} --job.config_file a.toml\n")
+        report = check(script, cluster="8xH100", search=False)
+        assert report.launch is not None
+        assert any("train_mine.py is not torchtitan's own program" in note for note in report.launch.notes) is told
+
+
+def test_what_a_program_is_started_with_is_asked_where_only_that_is_unknown(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'CONFIG=a.yaml\nif [[ -f /data/b.yaml ]]; then CONFIG=b.yaml; fi\ntorchrun train_dist.py "$CONFIG"\n'
+    )
+    with pytest.raises(InputError) as found:
+        check(script, cluster="8xH100")
+    assert "whether /data/b.yaml is there (run.sh:2)" in found.value.problems[0].why
+
+
+def test_an_unknown_option_that_says_no_plan_is_not_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "model_name=llama3-8b per_device_batch_size=1 max_target_length=4096 ici_fsdp_parallelism=8"
+    script.write_text(f"W=$(python3 -c 1)\npython3 -m MaxText.train base.yml {words} warmup_steps_fraction=$W\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert not report.violations
+    script.write_text(f"W=$(python3 -c 1)\npython3 -m MaxText.train base.yml {words} per_device_batch_size=$W\n")
+    assert "per_device_batch_size is not known" in check(script, cluster="8xH100", search=False).violations[0].what

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from meshwright import check
 from meshwright.planning.script_fix import ScriptFix, masked
 
 
@@ -36,3 +39,33 @@ def test_a_secret_that_a_variable_holds_is_left_out_where_it_is_set() -> None:
     assert "abc" not in shown
     assert "def" not in shown
     assert "STEPS=4" in shown
+
+
+_MODEL = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --swiglu --normalization RMSNorm "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256"
+)
+_RUN = """torchrun --nproc_per_node 8 pretrain_gpt.py $OPTS \\
+  --micro-batch-size 1 --global-batch-size 64 --bf16 \\
+  --tensor-model-parallel-size 8 --data-path {data}  # kept
+"""
+
+
+@pytest.mark.parametrize("data", [("a", "b"), ("a", "a", "b")])
+def test_each_of_several_commands_is_edited_and_no_other_program(data: tuple[str, ...], tmp_path: Path) -> None:
+    converts = "python tools/convert.py --tensor-model-parallel-size 8 --micro-batch-size 1\n"
+    text = f'OPTS="{_MODEL}"\n{converts}' + "".join(_RUN.format(data=one) for one in data)
+    script, better = tmp_path / "runs.sh", tmp_path / "better.sh"
+    script.write_text(text)
+    report = check(script, gpus="8xH100", fix=True, output=better)
+    assert report.fix is not None
+    edited = better.read_text()
+    assert converts in edited
+    assert edited.count("# kept") == len(data)
+    for change in report.fix.changes:
+        said = f"{change.option} {change.new}" if change.new else change.option
+        assert edited.replace("'", "").count(said) == len(data)
+    again = check(better, gpus="8xH100", search=False)
+    assert again.name == report.fix.plan
+    assert not again.violations

@@ -294,3 +294,15 @@ def test_a_recipe_defers_gradients_as_the_plan_was_priced(tmp_path: Path, softwa
     assert f"defer_fsdp_grad_sync: {str(software != 'pytorch-eager').lower()}" in text
     report = check("llama-3.1-8b", cluster="16xH100", source=tmp_path / "automodel.yaml", search=False)
     assert described(report).workload.software == software
+
+
+def test_experts_over_more_ranks_than_usual_are_read_for_as_many_devices(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\nstep_scheduler:\n  global_batch_size: 512\n"
+        "  local_batch_size: 1\ndistributed:\n  strategy: fsdp2\n  tp_size: 1\n  ep_size: 64\n"
+        "model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained\n"
+        "  pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B\n"
+    )
+    report = check(source=recipe)
+    assert "--gpus 64xH100" in report.violations[0].fix

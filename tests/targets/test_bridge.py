@@ -17,6 +17,7 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
+from meshwright.targets.bridge.recipe import recipe_named
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
 
@@ -267,3 +268,17 @@ def test_what_changes_no_plan_and_what_stays_frozen(tmp_path: Path) -> None:
 def test_what_a_recipe_sets_is_asked_for_once(tmp_path: Path) -> None:
     report = asked(tmp_path, OPTIONS.replace(" -mb 1", ""))
     assert ["train.micro_batch_size" in one.what for one in report.violations].count(True) == 1
+
+
+def test_a_model_whose_name_is_imported_is_not_taken_by_that_name() -> None:
+    text = (
+        "from megatron.bridge.training.config import ConfigContainer\nfrom elsewhere import PATH_OF_MODEL\n\n\n"
+        "def mine_config() -> ConfigContainer:\n    cfg = _pretrain_common()\n"
+        "    cfg.model = AutoBridge.from_hf_pretrained(PATH_OF_MODEL).to_megatron_provider(load_weights=False)\n"
+        "    cfg.model.tensor_model_parallel_size = 2\n    return cfg\n"
+    )
+    found, asked = recipe_named("mine.py", text, "")
+    assert asked is None
+    assert found is not None
+    assert found.model == ""
+    assert "PATH_OF_MODEL, whose value is not in the file" in found.problems[0].why

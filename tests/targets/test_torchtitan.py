@@ -20,7 +20,7 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.specs.row import offload_token
-from meshwright.targets import TARGETS
+from meshwright.targets import TARGETS, target_of_file
 from meshwright.targets.torchtitan import flavors
 from meshwright.targets.torchtitan.functions import module_keys
 from tests.targets.cases import job
@@ -327,3 +327,13 @@ def test_a_run_that_makes_a_seed_checkpoint_trains_nothing() -> None:
     assert read is not None
     fields = [problem.field for problem in read({"train.toml": text}, 1).problems]
     assert fields == ["checkpoint.create_seed_checkpoint"]
+
+
+def test_functions_that_change_configurations_of_other_files_say_so() -> None:
+    text = (
+        "from torchtitan.models.llama3.config_registry import llama3_8b\n\n\n"
+        "def mine() -> GraphTrainer.Config:\n    return to_graph_trainer_config(llama3_8b())\n"
+    )
+    assert target_of_file("config_registry.py", text) == "torchtitan"
+    with pytest.raises(InputError, match="change configurations of other files"):
+        module_keys(text)

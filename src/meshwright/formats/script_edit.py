@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+_ANCHORS = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
+"""Options in front of which another one is written."""
 _VALUES = r"(?:[ =]+(?:\"[^\"\n]*\"|'[^'\n]*'|(?!--)[^\s\\\"'#)]+))*"
 
 
-def edits(text: str, option: str, old: str | None, new: str | None, line: int | None) -> Iterator[str]:
+def edits(
+    text: str, option: str, old: str | None, new: str | None, line: int | None, commands: Collection[int] = ()
+) -> Iterator[str]:
     """Texts in which an option has another value, the least change first.
 
     Args:
@@ -18,8 +22,15 @@ def edits(text: str, option: str, old: str | None, new: str | None, line: int | 
         old: its value, empty for a switch, None where the script does not give it.
         new: the value it shall have, empty for a switch, None to take it out.
         line: where the value is written, from 1.
+        commands: lines of several commands, all of which get it.
     """
     lines = text.split("\n")
+    if commands:
+        yield from _everywhere(lines, option, old, new, commands)
+    yield from _single(lines, option, old, new, line)
+
+
+def _single(lines: list[str], option: str, old: str | None, new: str | None, line: int | None) -> Iterator[str]:
     if old is None:
         if new is not None:
             yield from _added(lines, option, new)
@@ -42,6 +53,25 @@ def edits(text: str, option: str, old: str | None, new: str | None, line: int | 
                     yield _with(lines, number, f"{here[: match.start()]}{said}{here[match.end() :]}")
 
 
+def _everywhere(
+    lines: list[str], option: str, old: str | None, new: str | None, commands: Collection[int]
+) -> Iterator[str]:
+    """The same change of each of several commands, from the last line up: those above keep their numbers."""
+    anchors = _ANCHORS if old is None else (option,)
+    for anchor in anchors:
+        changed = list(lines)
+        for number in sorted(commands, reverse=True):
+            if number > len(lines) or not re.search(rf"{re.escape(anchor)}(?![\w-])", lines[number - 1]):
+                continue
+            # Only this line is seen: the first way to change it is that of the others too.
+            alone = ["" if at != number - 1 else here for at, here in enumerate(changed)]
+            edited = next(_single(alone, option, old, new, number), None)
+            if edited is not None:
+                changed[number - 1 : number] = [here for here in edited.split("\n") if here]
+        if changed != lines:
+            yield "\n".join(changed)
+
+
 def _said(option: str, value: str) -> Iterator[str]:
     """The option with its value; in quotes first, where the value needs them outside of a string."""
     if value and shlex.quote(value) != value and " " not in value:
@@ -55,8 +85,7 @@ def _with(lines: list[str], number: int, line: str) -> str:
 
 def _added(lines: list[str], option: str, new: str) -> Iterator[str]:
     """The option in front of another one: that is right inside quotes, arrays and commands alike."""
-    anchors = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
-    for anchor in anchors:
+    for anchor in _ANCHORS:
         for number, here in enumerate(lines):
             at = here.find(anchor)
             if at >= 0 and not here.lstrip().startswith("#") and here[at - 1 : at] in ("", " ", "\t", '"', "(", "'"):

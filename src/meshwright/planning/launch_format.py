@@ -41,6 +41,11 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     text = read_text(path, "launch script")
     if "stages=" in text and _starts_launcher(path, text, outside):
         return "hydra"
+    if path.suffix in (".yaml", ".yml") and any(mark in text for mark in ("jobs:", "runs:")):
+        from meshwright.planning.other_programs import of_a_workflow  # few files are such
+
+        if (workflow := of_a_workflow(path.name, text)) is not None:
+            raise InputError(workflow)
     # A file of options may hold the engine's keys, too.
     found = recorded(path.name, text) if path.suffix == ".json" else None
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)

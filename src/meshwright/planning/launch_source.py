@@ -14,7 +14,8 @@ from meshwright.formats.files import read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.described import describes
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
-from meshwright.formats.shell import Script, ScriptLine, read_script
+from meshwright.formats.megatron.script import trains
+from meshwright.formats.shell import Script, ScriptLine, launches, read_script
 from meshwright.formats.shell.values import literal
 from meshwright.planning.argument_files import with_argument_files
 from meshwright.planning.engine_options import ARGUMENTS
@@ -138,6 +139,19 @@ class LaunchSource:
         options = frozenset(names) & {ARGUMENTS, overrides.FILE}
         files = {name: found.files[name] for name in names}
         return replace(self, files=files, outside=Outside(), options=(self.name, options))
+
+    def commands(self, text: str) -> frozenset[int]:
+        """Lines of a script's trainings, where it starts several.
+
+        Args:
+            text: in the place of the file's own.
+        """
+        if not self.is_bash:
+            return frozenset()
+        trainings = [launch for launch in launches(self._script(text).commands) if trains(launch)]
+        words = (word for launch in trainings for word in launch.words) if len(trainings) > 1 else ()
+        places = (word.place for word in words)
+        return frozenset(one.line for one in places if one is not None and one.file == (self.name or "script"))
 
     @property
     def _keyed(self) -> bool:

@@ -23,6 +23,12 @@ class _Other:
     fix: str
 
 
+_COMMANDS = "its steps run commands, and the plan is in what these start"
+_WORKFLOWS = (
+    _Other("a workflow of GitHub", (r"on", r"jobs"), _COMMANDS, "check the script or configuration that a step starts"),
+    _Other("an action of GitHub", (r"runs", r"(?:inputs|description)"), _COMMANDS, "check the script that it starts"),
+)
+"""Files whose text may name programs and their options, as that of the programs' own files does."""
 _OTHERS = (
     _Other(
         "a manifest of Kubernetes",
@@ -55,6 +61,16 @@ _OTHERS = (
 )
 
 
+def of_a_workflow(name: str, text: str) -> Problem | None:
+    """Why a workflow is none that a plan is read of, whatever its steps name; None of other files.
+
+    Args:
+        name: of the file.
+        text: of the file.
+    """
+    return _among(_WORKFLOWS, name, text)
+
+
 def of_another(name: str, text: str) -> Problem | None:
     """Why a YAML file is none that a plan is read of, by the program whose it is; None of unknown ones.
 
@@ -62,8 +78,12 @@ def of_another(name: str, text: str) -> Problem | None:
         name: of the file.
         text: of the file.
     """
-    keys = frozenset(re.findall(r"^([A-Za-z_]\w*)[ \t]*:", text, re.MULTILINE))
-    for other in _OTHERS:
+    return _among(_OTHERS, name, text)
+
+
+def _among(others: tuple[_Other, ...], name: str, text: str) -> Problem | None:
+    keys = frozenset(re.findall(r"""^["']?([A-Za-z_]\w*)["']?[ \t]*:""", text, re.MULTILINE))
+    for other in others:
         if name.endswith((".yaml", ".yml")) and all(
             any(re.fullmatch(mark, key) is not None for key in keys) for mark in other.keys
         ):

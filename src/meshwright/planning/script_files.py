@@ -90,6 +90,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
             *launched.notes,
             *_others_started(found, launched, devices),
             *_no_engine(target, found),
+            *_of_a_copy(target, found),
             *found.notes,
             *(options.notes() if target.overrides is None else ()),
             *_assumed(script),
@@ -103,6 +104,13 @@ def _others_started(found: StartedWith, launched: LaunchFile, devices: int | Non
     said = any("processes, the plan is read for" in note for note in launched.notes)
     if not said and devices is not None and found.started not in (None, 1, devices):
         yield f"the script starts {found.started} processes, the plan is read for {devices} devices"
+
+
+def _of_a_copy(target: Target, found: StartedWith) -> Iterator[str]:
+    """Says that another program than the target's own is given its file."""
+    if target.programs and found.program and not re.search(target.programs, found.program):
+        name = found.program.rpartition("/")[2]
+        yield f"{name} is not {target.title}'s own program: how it lays out devices by these keys is not read"
 
 
 def _no_engine(target: Target, found: StartedWith) -> Iterator[str]:
@@ -126,8 +134,10 @@ class StartedWith:
     """Why values of keys on the command line are not known."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where values of keys on the command line are written."""
+    program: str = ""
+    """What is started."""
     place: str = ""
-    """Where the program is started, and its options stand."""
+    """Where it is, and its options stand."""
     started: int | None = None
     """Processes that its launcher starts, where its words say so."""
     notes: tuple[str, ...] = ()
@@ -190,6 +200,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         options=read_trainer_options(launch),
         unknown=_unknown_words(target, launch),
         places={key: str(word.place) for key, word in _overrides(target, launch).items() if word.place},
+        program=launch.program,
         place=str(launch.place),
         started=processes_of(launch, target, read),
         notes=tuple(engine_notes(launch)) if LAUNCHER in files else (),

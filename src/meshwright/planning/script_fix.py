@@ -189,7 +189,7 @@ def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set
     wanted = {said.option: said.value for said in held.said if said.option not in changing}
     file, _, line = change.place.rpartition(":")
     here = int(line) if line.isdigit() and file == (source.name or "script") else None
-    for edited in edits(text, change.option, change.old, change.new, here):
+    for edited in edits(text, change.option, change.old, change.new, here, source.commands(text)):
         read = source.read(edited)
         after = {said.option: said.value for said in (*read.said, *read.unpriced)}
         if after.get(change.option) == change.new and not read.questions:

@@ -81,6 +81,8 @@ class Target(ABC):
     configs: Callable[[Launch], tuple[str, ...] | None] = lambda launch: None
     """Of the target's own program: where the configuration lies that its words name otherwise than by a path, the first
     that is there; nothing where its defaults will do. None of other programs."""
+    programs: str = ""
+    """Pattern of its own programs, where others that are given its files may lay out devices in a way of their own."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job

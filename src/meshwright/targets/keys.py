@@ -89,7 +89,7 @@ def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) 
             fix = f"it is read as {inside[0]}: move it there" if inside else ""
             fix = fix or (f"did you mean {' or '.join(close)}?" if close else "")
             yield Problem(what=f"unknown key {path[:80]}", why=f"{title} has no such key", fix=fix, field=path[:80])
-        elif wrong := key.problem(value):
+        elif value != overrides.UNKNOWN and (wrong := key.problem(value)):
             yield Problem(what=f"{path} is {value!r:.80}", why=wrong, field=path)
 
 

@@ -298,6 +298,10 @@ def _options_alone(script: Script) -> ChosenCommand:
         if any(flag in known_options() for flag in plain) and any(one in flag for flag in plain for one in _ESSENTIAL):
             why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
             fix = "check the arguments that the run prints when it starts: --from args"
+        open_words = [one.unknown for launch in started for one in launch.words if not one.text]
+        if unknown := next((f"{one.why} ({one.place})" for one in open_words if one is not None), ""):
+            why = f"what {next(iter(names))} is started with is not known: {unknown}"
+            fix = "set it with --env NAME=VALUE or --arg, or check the file that it names"
     if other := _of_another(script):
         why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     if script.missing:

@@ -201,6 +201,7 @@ def _row(
 ) -> tuple[PlanRow | None, tuple[int, ...] | None, Dealt | None]:
     sizes = ("tp_size", "cp_size", "pp_size", "ep_size", "dp_replicate_size")
     tp, cp, pp, ep, replicate = (reader.degree(f"{_D}{name}") for name in sizes)
+    reader.multiple = tp * pp * math.lcm(cp * replicate, ep)  # experts are dealt to ranks of data and context
     strategy = _strategy(reader)
     local, gbs = reader.degree("step_scheduler.local_batch_size"), reader.degree("step_scheduler.global_batch_size", 32)
     said = reader.get(f"{_D}dp_size")

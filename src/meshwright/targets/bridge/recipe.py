@@ -229,10 +229,12 @@ class _Reader:
         for node in ast.walk(value):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("from_hf_pretrained") and node.args:
                 name = self.value(node.args[0], local)
-                if isinstance(name, str):
+                if isinstance(name, _Unread):
+                    self.unread(node, f"the model is {name[:60]}, whose value is not in the file")
+                elif isinstance(name, str):
                     self.found.model = name
                     self.found.lines["model"] = node.lineno
-                    return
+                return
         self.unread(value, "the model is made by a function or class that is not read")
 
     def tuned(self, value: ast.expr, local: dict[str, Any]) -> None:

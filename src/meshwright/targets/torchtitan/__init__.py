@@ -157,7 +157,7 @@ def _configs(launch: Launch) -> tuple[str, ...] | None:
     return (*(path.format(inside) for path in _REGISTRIES), f"{inside}/config_registry.py", f"{inside}.py")
 
 
-_module = marked((".py",), ("torchtitan",), ("ParallelismConfig(",))
+_module = marked((".py",), ("torchtitan",), ("ParallelismConfig(", "Trainer.Config:"))
 _toml = marked((".toml",), ("[training]",), ("[parallelism]", "[experimental]", "flavor"), ("seq_len", "batch_size"))
 
 
@@ -191,6 +191,7 @@ TARGET = OneStrategyTarget(
     read=_read,
     overrides=_said,
     configs=_configs,
+    programs=r"(?:^|[/.])train(?:\.py)?$",
     recognised=_recognised,
     edited=_edited,
     beside=(COMPUTE_FILE,),

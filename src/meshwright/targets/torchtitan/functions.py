@@ -44,7 +44,9 @@ def module_keys(text: str, wanted: str | None = None) -> tuple[Keys, dict[str, s
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _unread(f"it is neither Python nor TOML: {why}") from None
     if not any(_makes(node) for node in ast.walk(tree)):
-        raise _unread("no function in it calls Trainer.Config")
+        begun = any(isinstance(node, ast.FunctionDef) and _promises(node) for node in tree.body)
+        why = "its functions change configurations of other files, which are not read"
+        raise _unread(why if begun else "no function in it calls Trainer.Config")
     module = _Module.of(tree)
     names = [name for name in module.functions if not name.startswith("_")]
     if wanted is None and len(names) > 1:
@@ -68,6 +70,11 @@ def _makes(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return ast.unparse(node.func).endswith(_MADE)
+
+
+def _promises(node: ast.FunctionDef) -> bool:
+    """Whether a function says that it returns a configuration."""
+    return node.returns is not None and ast.unparse(node.returns).endswith(_MADE)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -151,7 +151,9 @@ def _of_a_fork(reader: KeyReader) -> tuple[str, ...]:
 
 
 def _which(wrong: str, file: str, wanted: object) -> Problem:
-    fix = "check a script that starts it: python -m torchtitan.train --module MODULE --config FUNCTION"
+    fix = (
+        f"give --set {CONFIG}=FUNCTION, or check a script: python -m torchtitan.train --module MODULE --config FUNCTION"
+    )
     what = f"which configuration of {file} is meant is not known" if wanted is None else f"--config is {wanted!r:.60}"
     return Problem(what=what, why=f"it holds {wrong}", fix=fix, field=CONFIG)
 
@@ -234,7 +236,7 @@ def _row(
         )
     )
     shard = reader.get(f"{_P}data_parallel_shard_degree", -1)
-    reader.multiple = tp * cp * pp * replicate
+    reader.multiple = pp * replicate * math.lcm(tp * cp, ep)
     if shard == -1 and devices is not None:
         shard, rest = divmod(devices, tp * cp * pp * replicate)
         if rest or not shard:
