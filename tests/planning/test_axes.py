@@ -118,3 +118,17 @@ def test_a_tensor_strategy_that_no_legal_plan_has_is_refused_with_the_reason() -
         space_of(models.resolve("mixtral-8x7b"), WORKLOAD, 8, pin="tensor=2d")
     assert space_of(MODEL, WORKLOAD, 8, pin="tensor=1d,2d").pinned("tensor") == ("1d", "2d")
     assert space_of(MODEL, WORKLOAD, 8, forbid="tensor").pinned("tensor") == ("1d",)
+
+
+@pytest.mark.parametrize(
+    ("pin", "what"),
+    [
+        ("ep_overlap=paired", "ep_overlap=paired with dispatcher=move-experts"),
+        ("ep_order=first", "ep_order=first with dispatcher=move-experts"),
+    ],
+)
+def test_nothing_runs_beside_or_before_an_exchange_that_is_pinned_away(pin: str, what: str) -> None:
+    experts = models.resolve("mixtral-8x7b")
+    with pytest.raises(InputError, match=what) as refused:
+        space_of(experts, WORKLOAD, 16, pin=["dispatcher=move-experts", pin])
+    assert [problem.why for problem in refused.value.problems] == ["tokens are not exchanged"]

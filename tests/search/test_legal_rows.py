@@ -14,7 +14,7 @@ from meshwright.estimate.legality import row_problems
 from meshwright.estimate.rows import fetched_share, strategy_columns
 from meshwright.library.devices import device
 from meshwright.planning.size import _least_s, nodes_of
-from meshwright.search.axes import ways
+from meshwright.search.axes import ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, grid_degrees
 from meshwright.search.legal_rows import build_grid, context_levels, grid_parts, most_offload
 from meshwright.search.space import Space
@@ -198,6 +198,28 @@ def test_rows_of_another_tensor_strategy_all_have_tensor_groups(tensor: str) -> 
 def test_a_pinned_overlap_is_asked_of_tensor_groups_alone() -> None:
     every, rings = grid(), grid(("tp_overlap", ("ring",)))
     assert said(rings) == Counter({row: n for row, n in said(every).items() if row[1] == "ring" or row[0] == 1})
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "neutral"),
+    [
+        ("dispatcher", "move-experts", "alltoall"),
+        ("ep_overlap", "paired-wgrad", "none"),
+        ("ep_order", "first", "shared"),
+    ],
+)
+def test_what_is_pinned_of_exchanges_leaves_rows_that_exchange(axis: str, value: str, neutral: str) -> None:
+    """A plan with all experts on every rank has no dispatcher, so it is no answer where one is asked for."""
+    held, either = grid((axis, (value,))), grid((axis, (neutral, value)))
+    assert held.rows
+    assert held.ep.min() > 1
+    assert either.ep.min() == 1
+
+
+def test_experts_that_move_are_tried_with_nothing_beside_and_in_no_order() -> None:
+    pins = (("dispatcher", ("move-experts",)), ("ep_overlap", ("none", "paired")), ("ep_order", ("shared", "first")))
+    numbers = ways_of(Space(pins=pins), None).tolist()
+    assert [ways()[number] for number in numbers] == [("move-experts", "none", "kept", "shared")]
 
 
 def test_lengths_that_no_context_group_divides_are_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InputError, Problem
@@ -259,22 +259,29 @@ def _impossible(
     return problems
 
 
-def _unordered(pins: dict[str, tuple[object, ...]]) -> list[Problem]:
-    """Exchanges that are held to go before gradients, where no value of another axis leaves them or an order."""
-    if pins.get("ep_order") != ("first",):
-        return []
-    found = []
+def _unordered(pins: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
+    """Exchanges that are held to go before gradients, or beside compute, where no value of another axis leaves any."""
+    first, beside = pins.get("ep_order") == ("first",), pins.get("ep_overlap", ())
+    held = [("ep_order=first", "ep_order=shared")] * first
+    if beside and "none" not in beside:
+        held.append((f"ep_overlap={_listed(beside)}", "ep_overlap=none"))
     named = [str(name) for name in pins.get("dispatcher", ())]
     if named and not any(DISPATCHERS[name].exchanges for name in named if name in DISPATCHERS):
-        found.append((f"dispatcher={_listed(named)}", "tokens are not exchanged", f"use dispatcher={ALLTOALL}"))
+        for what, instead in held:
+            yield Problem(
+                what=f"{what} with dispatcher={_listed(named)}",
+                why="tokens are not exchanged",
+                fix=f"use dispatcher={ALLTOALL}, or {instead}",
+                field=what.partition("=")[0],
+            )
     shardings = [str(name) for name in pins.get("sharding", ())]
-    if shardings and not any(keeps_order(name) for name in shardings):
-        why = "weights are gathered and gradients scattered layer by layer, in no order with exchanges"
-        found.append((f"sharding={_listed(shardings)}", why, "use sharding=z0, z1 or z2"))
-    return [
-        Problem(what=f"ep_order=first with {what}", why=why, fix=f"{fix}, or ep_order=shared", field="ep_order")
-        for what, why, fix in found
-    ]
+    if first and shardings and not any(keeps_order(name) for name in shardings):
+        yield Problem(
+            what=f"ep_order=first with sharding={_listed(shardings)}",
+            why="weights are gathered and gradients scattered layer by layer, in no order with exchanges",
+            fix="use sharding=z0, z1 or z2, or ep_order=shared",
+            field="ep_order",
+        )
 
 
 def _of_no_experts(pins: dict[str, tuple[object, ...]], model: ModelSpec) -> list[Problem]:

@@ -325,10 +325,21 @@ def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:
         and beside in wanted[1]
         and about in wanted[2]
         and order in wanted[3]
+        and (beside == "none" or DISPATCHERS[how].exchanges)
         and not (free and beside != "none" and not DISPATCHERS[how].hidden)
         and not (not stated and about != "kept" and (not DISPATCHERS[how].exchanges or beside != "none"))
     ]
     return np.array(found, dtype=np.int64)
+
+
+def only_where_experts_spread(space: Space) -> bool:
+    """Whether a space is held to a way to reach experts on other ranks that plans with all experts on each do not have.
+
+    Args:
+        space: pinned axes.
+    """
+    held = ((axis, space.pinned(axis)) for axis in WAY_AXES)
+    return any(values is not None and AXES[axis].neutral not in values for axis, values in held)
 
 
 def paired_ways(numbers: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import AXES, ways, ways_of
+from meshwright.search.axes import AXES, only_where_experts_spread, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -309,6 +309,8 @@ def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
         return np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     eps = [ep for ep in divisors(moes[0].routed_experts) if all(moe.routed_experts % ep == 0 for moe in moes)]
     etps = [etp for etp in divisors(moes[0].expert_width) if all(moe.expert_width % etp == 0 for moe in moes)]
+    if only_where_experts_spread(space):
+        eps = [ep for ep in eps if ep > 1]
     ep, etp = np.meshgrid(_pinned(space, "ep", eps), _pinned(space, "etp", etps), indexing="ij")
     return ep.ravel().astype(np.int64), etp.ravel().astype(np.int64)
 

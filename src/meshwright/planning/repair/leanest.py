@@ -20,7 +20,7 @@ from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid
-from meshwright.search.shardings import Sharding, shardings_for
+from meshwright.search.shardings import Sharding, keeps_order, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec
@@ -99,9 +99,11 @@ def _one_a_shape(grid: Grid, order: Int[np.ndarray, "rows"], *, by_count: bool) 
 
 def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterator[PlanRow]:
     """The settings of the space that may need the least memory."""
+    shardings = shardings_for(row.dp, row.cp_degree, space)
+    lean = _lean_shardings([one for one in shardings if keeps_order(one.name) or not row.prioritised])
     for schedule, chunks in _lean_pipelines(factory.pipelines(row.pp, row.micro_batches)):
         for recompute, layers in _lean_recomputes(factory.recomputes(row.pp, chunks)):
-            for sharding in _lean_shardings(shardings_for(row.dp, row.cp_degree, space)):
+            for sharding in lean:
                 yield replace(
                     row,
                     schedule=schedule.token,

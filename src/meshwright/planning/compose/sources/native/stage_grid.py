@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_way, ways
+from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_way, only_where_experts_spread, ways
 from meshwright.search.grid import Grid, grid_degrees
 from meshwright.search.legal_rows import context_levels
 from meshwright.search.shardings import Sharding
@@ -37,6 +37,7 @@ def stage_grid(
     """Legal degrees of every size, and the micro-batches that make up each wave."""
     rows: list[tuple[int, ...]] = []
     experts = _experts(model)
+    apart = len(experts) > 1 and only_where_experts_spread(space)
     for size in sizes:
         for tp in _pinned(space, "tp", [d for d in divisors(size) if d <= most_tensor]):
             for cp in _pinned(space, "cp", divisors(size // tp) if size % tp == 0 else []):
@@ -50,7 +51,7 @@ def stage_grid(
                     (ep, etp)
                     for ep in _pinned(space, "ep", experts)
                     for etp in _pinned(space, "etp", sorted({1, tp}) if len(experts) > 1 else [1])
-                    if size % (ep * etp) == 0
+                    if size % (ep * etp) == 0 and (ep > 1 or not apart)
                 ]
                 overlaps = _overlaps(tp, space)
                 rows += [(size, tp, o, *kind, ep, etp, dp) for o in overlaps for kind in kinds for ep, etp in folds]
