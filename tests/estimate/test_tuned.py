@@ -239,6 +239,24 @@ def test_peft_on_one_consumer_card_allocates_what_was_measured(
     assert found.fits != "no"
 
 
+def test_weights_kept_in_fp32_beside_adapters_are_all_of_the_model() -> None:
+    held = []
+    for weights in (None, "fp32"):
+        fields = {"lora": "r=16", "software": "pytorch-eager-no-sync", "weight_dtype": weights}
+        found = mw.estimate("llama-3.1-8b", "dp8.fsdp.mbs1.gbs8.rc-full", "8xA100-80", seq_len=2048, **fields)
+        held.append(dict(found[0].estimate.fullest.memory_bytes)["weights"])
+    frozen = 8_030_261_248
+    assert held[1] - held[0] == pytest.approx(2 * frozen / 8, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("lora", "what"), [("r=16,base=nf4", "--weight-dtype fp32 with base=nf4"), (None, "weight_dtype is fp32 with")]
+)
+def test_fp32_weights_are_those_beside_adapters_and_in_one_format(lora: str | None, what: str) -> None:
+    with pytest.raises(mw.errors.InputError, match=what):
+        mw.estimate("llama-3.1-8b", "dp8.gbs8", "8xA100-80", lora=lora, weight_dtype="fp32")
+
+
 def test_unsloth_keeps_tables_as_they_are_loaded_and_holds_no_logits() -> None:
     held = []
     for software in ("transformers", "unsloth"):

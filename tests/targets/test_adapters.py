@@ -51,6 +51,21 @@ def test_adapters_come_back(target: str, lora: str) -> None:
     assert read_lora(launch.workload["lora"]) == one.model.tuning.lora
 
 
+def test_frozen_weights_in_fp32_come_back_from_fsdp_alone() -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora="r=16", weight_dtype="fp32")
+    fields = replace(fields, software="pytorch-eager-no-sync")
+    one = plan_question(PLANS["accelerate"], fields).job
+    files = files_of("accelerate", one)
+    assert "quantization_config.json" not in files
+    read = TARGETS["accelerate"].read
+    assert read is not None
+    launch = read(files, 8)
+    assert not launch.problems
+    assert read_lora(launch.workload["lora"]).base == "fp32"
+    refused = TARGETS["accelerate"].refused(plan_question("dp8.z0.mbs2.rc-full", fields).job)
+    assert ["autocast" in problem.why for problem in refused if problem.field == "tuning"] == [True]
+
+
 def test_a_model_that_is_trained_whole_has_no_adapters() -> None:
     fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)
     files = files_of("accelerate", plan_question(PLANS["accelerate"], fields).job)

@@ -18,6 +18,7 @@ from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
+from meshwright.specs.tuning import BITSANDBYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
@@ -133,11 +134,14 @@ def item_costs(
 
     lora = model.lora
     driver = hardware.software
-    if driver.wide_rest and (lora is None or lora.base is None):
-        driver = replace(driver, wide_rest=False)
+    stored = lora.base if lora is not None else None
+    # Tables, head and norms are in fp32 beside a base of bitsandbytes, and where all weights were loaded so.
+    cast = driver.wide_rest and stored in BITSANDBYTES
+    if driver.wide_rest != (cast or stored == "fp32"):
+        driver = replace(driver, wide_rest=cast or stored == "fp32")
         hardware = replace(hardware, software=driver)
-    if driver.wide_rest:
-        # A head in fp32 makes its logits so.
+    if cast:
+        # A head in fp32 makes its logits so; one that is only kept so is read in the format of products.
         driver = replace(driver, held_logits=1.0)
     unlike = driver.unfused or driver.held_logits > 0
     table = local_units(model.vocab, columns.tp) * model.hidden

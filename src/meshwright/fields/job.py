@@ -152,7 +152,9 @@ class JobFields:
     )
     dtype: str | Precision | None = ask(f"Compute format: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role(
-        "weight_dtype", "Format of the weights (fp8: 8 bits only, without a 16-bit copy):", rare=True
+        "weight_dtype",
+        "Format of the weights (fp8: 8 bits only, without a 16-bit copy; fp32: of frozen ones beside --lora):",
+        rare=True,
     )
     grad_dtype: str | None = _role("grad_dtype", "Format of gradients:", usual="the recipe's", rare=True)
     reduce_dtype: str | None = _role(

@@ -85,6 +85,12 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         UnsupportedError: an unknown model, device, dtype or optimizer and nothing else wrong.
     """
     gather = Gather()
+    if job.weight_dtype == "fp32" and job.lora is not None:
+        from meshwright.planning.tuned import beside_whole
+
+        asked = job.lora
+        beside = gather.attempt(lambda: beside_whole(asked))
+        job = replace(job, weight_dtype=None, lora=beside or asked)
     spec = gather.attempt(lambda: resolve_model(job.model))
     if spec is not None and not spec.streams and (job.lora is not None or job.freeze):
         from meshwright.planning.tuned import with_tuning  # most jobs train all of a model

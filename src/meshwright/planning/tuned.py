@@ -78,6 +78,26 @@ def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) 
     return tuned
 
 
+def beside_whole(lora: Adapters) -> Lora:
+    """Adapters beside weights kept in fp32, as `--weight-dtype fp32` says it of frozen ones.
+
+    Args:
+        lora: as `read_lora` takes it.
+
+    Raises:
+        InputError: as `read_lora`, or another format is stated for the same weights.
+    """
+    found = read_lora(lora)
+    if found.base not in (None, "fp32"):
+        raise InputError(
+            what=f"--weight-dtype fp32 with base={found.base}",
+            why="both say in which format the frozen weights are kept",
+            fix="leave one of them out",
+            field="weight_dtype",
+        )
+    return replace(found, base="fp32")
+
+
 def read_lora(lora: Adapters) -> Lora:
     """Adapters as a user gives them.
 

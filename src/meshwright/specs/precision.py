@@ -168,7 +168,7 @@ class StatedFormat:
 
 
 ROLES: dict[str, StatedFormat] = {
-    "weight_dtype": StatedFormat(attribute="weights", formats=("fp8", "bf16"), says="weights"),
+    "weight_dtype": StatedFormat(attribute="weights", formats=("fp8", "bf16", "fp32"), says="weights"),
     "grad_dtype": StatedFormat(attribute="gradients", formats=("fp32", "bf16", "fp16"), says="gradients"),
     "reduce_dtype": StatedFormat(
         attribute="reduce", formats=("fp32", "bf16", "fp16", "fp8", "int8", "int4"), says="gradients on the network"
@@ -222,7 +222,7 @@ def stated(recipe: Precision, given: Mapping[str, str]) -> Precision:
         raise InputError(problems, code="MW206")
     made = recipe
     if "weight_dtype" in given:
-        made = _in_eight_bits(recipe) if given["weight_dtype"] == "fp8" else _in_sixteen_bits(recipe)
+        made = _KEPT[given["weight_dtype"]](recipe)
     if "grad_dtype" in given:
         made = replace(made, gradients=given["grad_dtype"], reduce=given["grad_dtype"])
         made = replace(made, master_gradient_copy=False, sums_in_copy=False)
@@ -275,6 +275,23 @@ def _in_sixteen_bits(recipe: Precision) -> Precision:
             code="MW206",
         )
     return recipe
+
+
+def _in_whole(recipe: Precision) -> Precision:
+    """The recipe, whose weights are in fp32 already."""
+    if recipe.weights != "fp32":
+        raise InputError(
+            what=f"weight_dtype is fp32 with --dtype {recipe.name}",
+            why="trained weights have their copies in fp32 beside those that products read",
+            fix="use --lora to keep frozen weights in fp32, --dtype fp32, or leave weight_dtype out",
+            field="weight_dtype",
+            code="MW206",
+        )
+    return recipe
+
+
+_KEPT = {"fp8": _in_eight_bits, "bf16": _in_sixteen_bits, "fp32": _in_whole}
+"""What becomes of a recipe by the format of its weights."""
 
 
 def precision(name: str) -> Precision:

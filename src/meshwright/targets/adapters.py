@@ -22,6 +22,8 @@ from meshwright.targets.sayable import Plan
 
 CONFIG = "adapter_config.json"
 QUANTIZED = "quantization_config.json"
+SCRIPT = "train.py"
+ARGUMENTS = "training_args.json"
 FILES = (CONFIG, QUANTIZED)
 SAVED = {"embedding": "embed_tokens", "head": "lm_head"}
 """Parts trained beside adapters, as `modules_to_save` names them."""
@@ -39,7 +41,16 @@ def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
     yield from frozen_parts(plan)
     if lora is None:
         return
-    if lora.base is not None and lora.base not in _STORED:
+    if lora.base == "fp32":
+        if plan.strategy.data.family != "fsdp":
+            why = "products under autocast keep a copy of each weight in 16 bits until backward, which is not priced"
+            yield Problem(
+                what="plan: frozen weights are stored in fp32",
+                why=why,
+                fix="use fsdp, whose ranks gather them in 16 bits, or leave base out",
+                field="tuning",
+            )
+    elif lora.base is not None and lora.base not in _STORED:
         why, fix = "bitsandbytes stores frozen weights in 4 bits or in int8", "use base=nf4, or base=int8"
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
     if lora.base == "int8" and plan.sharded:
@@ -107,7 +118,7 @@ def files(plan: Plan) -> tuple[tuple[str, str], ...]:
         "modules_to_save": [SAVED[part] for part in lora.train] or None,
     }
     made = ((CONFIG, json_text({name: value for name, value in keys.items() if value is not None})),)
-    return made if lora.base is None else (*made, (QUANTIZED, json_text(_STORED[lora.base])))
+    return made if lora.base not in _STORED else (*made, (QUANTIZED, json_text(_STORED[lora.base])))
 
 
 def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
@@ -144,7 +155,7 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
 def _base(texts: Files, reader: KeyReader) -> str | None:
     text = text_beside(texts, QUANTIZED)
     if text is None:
-        return None
+        return "fp32" if _loaded_whole(texts) else None
     keys = table_of(text, "JSON", "configuration of quantization")
     own = KeyReader(keys=keys, problems=reader.problems, file=(QUANTIZED, text))
     reader.beside.append(own)
@@ -152,6 +163,12 @@ def _base(texts: Files, reader: KeyReader) -> str | None:
         return "int8"
     kind = own.word("bnb_4bit_quant_type", "fp4") + ("" if own.switch("bnb_4bit_use_double_quant") else "-single")
     return kind if own.switch("load_in_4bit") else None
+
+
+def _loaded_whole(texts: Files) -> bool:
+    """Whether the program loads frozen weights in fp32, and computes in 16 bits beside them."""
+    script, arguments = (text_beside(texts, name) or "" for name in (SCRIPT, ARGUMENTS))
+    return '"dtype": "float32"' in script and re.search(r'"(bf16|fp16)": true', arguments) is not None
 
 
 def layer_numbers(lora: Lora) -> list[int] | None:

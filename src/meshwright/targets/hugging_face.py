@@ -17,8 +17,8 @@ from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan, Rule, Says, only
 
-ARGUMENTS = "training_args.json"
-SCRIPT = "train.py"
+ARGUMENTS = adapters.ARGUMENTS
+SCRIPT = adapters.SCRIPT
 DISTRIBUTED = "distributed_config.json"
 """Fields of `DistributedConfig` of transformers 5.23, by which `from_pretrained` divides a model over ranks."""
 
@@ -212,6 +212,8 @@ def _made(plan: Plan, weights: str, divided: bool) -> str:
     if tuning is None or tuning.lora is None:
         # The format is said: without it weights are in that of the config, 16 bits in most, and stay in it.
         return (_DIVIDED if divided else _FROM_CONFIG).format(dtype=weights or dtype, file=DISTRIBUTED)
+    if tuning.lora.base == "fp32":
+        return _WITH_ADAPTERS.format(dtype="float32", stored="")
     stored = "" if tuning.lora.base is None else _STORED.format(file=adapters.QUANTIZED, dtype=dtype)
     return _WITH_ADAPTERS.format(dtype=dtype, stored=stored)
 
