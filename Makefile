@@ -22,7 +22,7 @@ TARGETS := .venv-targets/.targets
 # Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo release audit mutants kills repeats interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims planners \
+.PHONY: help demo release audit mutants kills repeats interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page example browser schedules schemas claims planners \
 	models floors corpus docs docs-version \
 	clean
 
@@ -82,6 +82,9 @@ accuracy: $(TEST)  ## compare predictions with public measurements and write doc
 
 page: $(TEST)  ## measure the live page and take its picture for the docs; needs Chromium
 	$(BIN)/python -m benchmarks.page
+
+example: $(TEST)  ## record the answer that the live page shows before it is worked out
+	MESHWRIGHT_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/service/test_example.py -k recorded
 
 browser:  ## install Chromium for the tests of pages, where apt may be used
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \

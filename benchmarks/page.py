@@ -116,7 +116,7 @@ def page_lines(picture: Path | None = None) -> list[Line]:
 
 def page_bytes() -> int:
     """Of what a browser loads once."""
-    from meshwright.report.page.document import asset, module_texts, styles
+    from meshwright.report.page.shell import asset, module_texts, styles
 
     texts = [*module_texts(live=True).values(), styles(), asset("index.html")]
     return sum(len(gzip.compress(text.encode(), 9)) for text in texts)
@@ -160,13 +160,13 @@ def opening_line(page: Any) -> Line:
             while not shown.exists() and process.poll() is None:
                 time.sleep(0.002)
             page.goto(shown.read_text().strip())
-            page.wait_for_selector("[role=status], html[data-drawn]", state="attached")
+            page.wait_for_selector("html[data-drawn] .verdict .plan", state="attached")
             painted_s = time.perf_counter() - begun
-            page.wait_for_selector("html[data-drawn]", state="attached")
-            drawn_s = time.perf_counter() - begun
+            page.wait_for_selector("html[data-confirmed]", state="attached")
+            planned_s = time.perf_counter() - begun
             process.send_signal(2)
             process.wait(20)
-    note = f"its question; the example's answer after {drawn_s:.2f} s"
+    note = f"verdict and settings of the example, recorded; the planner has said the same after {planned_s:.2f} s"
     return Line("page from the start of the command, first paint", painted_s, 1, "s", note=note)
 
 

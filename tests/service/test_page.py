@@ -27,7 +27,7 @@ from meshwright.app.page_answers import PageAnswers
 from meshwright.app.requests.page import WebRequest
 from meshwright.cli import main
 from meshwright.errors import InputError
-from meshwright.report.page.document import LIVE_VIEWS, VIEWS
+from meshwright.report.page.shell import LIVE_VIEWS, VIEWS
 from meshwright.service.local import leading_to, listening
 from tests.report.page.chromium import Shown, chromium
 

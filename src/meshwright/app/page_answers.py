@@ -28,6 +28,7 @@ from meshwright.planning.what_if import (
 )
 from meshwright.records import as_json, plain
 from meshwright.report.page.document import page_document, view_data
+from meshwright.report.page.shell import VIEWS
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
@@ -60,6 +61,11 @@ class PageAnswers:
     def page(self, name: str) -> dict[str, Any]:
         """The document that the page draws, without views."""
         return page_document(self._answer(name), live=True) | {"answer": name}
+
+    def opened(self, name: str) -> dict[str, Any]:
+        """The document with what the page asks first: the settings of its first plan, and what the overview draws."""
+        first = self.what_if({"answer": name, "plan": 0, "changes": {}, "quantities": True, "view": VIEWS[0]})
+        return self.page(name) | {"first": first}
 
     def what_if(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A plan with what is changed: its entry, what that changes of it, and the values that settings may now have.

@@ -107,9 +107,10 @@ def _with_runs(source: PageSource, request: ReportRequest) -> PageSource:
 
 def _written(source: PageSource, form: str) -> str:
     if form == "html":
-        from meshwright.report.page.document import page_document, page_html
+        from meshwright.report.page.document import page_document, palette
+        from meshwright.report.page.shell import page_html
 
-        return page_html(page_document(source))
+        return page_html(page_document(source), palette())
     if form == "cell":
         from meshwright.report.html import plan_set_html
 

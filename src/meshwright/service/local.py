@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, Problem
-from meshwright.service.waiting import waiting_page
+from meshwright.service import example
+from meshwright.service.waiting import question_page, waiting_page
 
 if TYPE_CHECKING:
     import uvicorn
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 8417, 100
-EXAMPLE = {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 8192}
-"""What the page shows where nothing is asked."""
 
 
 def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
-    """Answer the question, say the page's address, and serve it until an interrupt; a browser shows the question first.
+    """Answer the question, say the page's address, and serve it until an interrupt; a browser shows the question first,
+    or the recorded answer of the example.
 
     Args:
         request: what is shown first.
@@ -42,11 +42,12 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
     if not all(map(_installed, ("uvicorn", "fastapi"))):
         raise needs_web("the page")
     listener = listening(request.port)
-    asked = WebRequest.read(EXAMPLE) if request.example else request
+    asked = WebRequest.read(example.ASKED) if request.example else request
     key = secrets.token_urlsafe(18)
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
+    shown = example.page() if request.example else question_page(_question(asked))
     with ExitStack() as open_until_the_end:
-        with waiting_page(listener, key, _question(asked)):
+        with waiting_page(listener, key, shown):
             if not request.no_browser:
                 file = open_until_the_end.enter_context(leading_to(url))
                 webbrowser.open(file.as_uri())

@@ -16,14 +16,11 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from meshwright.app.page_answers import PageAnswers
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError
-from meshwright.report.page.document import index_html, module_texts, styles
+from meshwright.report.page.document import palette
+from meshwright.report.page.shell import page_html
 from meshwright.service.searches import Searches
 from meshwright.service.waiting import OWN_NAMES
 
-LIVE_POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; connect-src 'self'; form-action 'none'; base-uri 'none'"
-)
 MOST_BYTES = 64 * 1024**2
 """Most bytes of a request: a log that is dropped on the page."""
 
@@ -38,7 +35,6 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
     """
     searches = Searches(answers)
     app = FastAPI(title="meshwright web", openapi_url=None, docs_url=None, redoc_url=None)
-    texts = module_texts(live=True)
 
     @app.middleware("http")
     async def only_from_here(request: Request, call_next: Callable[[Request], Any]) -> Response:
@@ -58,27 +54,15 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
     @app.get(f"/{key}/")
     def index(answer: str = first) -> HTMLResponse:
         try:
-            document = answers.page(answer)
+            document = answers.opened(answer)
         except InputError:
-            document = answers.page(first)
-        imports = {f"page/{name}": f"./assets/{name}" for name in texts}
-        style = '<link rel="stylesheet" href="./assets/style.css">'
-        title = f"{document['document']['inputs']['model']['name']} · meshwright"
-        text = index_html(title=title, imports=imports, style=style, document=document, policy=LIVE_POLICY)
-        return HTMLResponse(text)
+            document = answers.opened(first)
+        return HTMLResponse(page_html(document, palette()))
 
     @app.get(f"/{key}/waiting")
     def waited() -> Response:
         """What a page that waits is told once there is an answer: it loads itself anew."""
         return Response(status_code=204)
-
-    @app.get(f"/{key}/assets/{{name:path}}")
-    def assets(name: str) -> Response:
-        if name == "style.css":
-            return Response(styles(), media_type="text/css")
-        if name not in texts:
-            return Response("not found\n", status_code=404)
-        return Response(texts[name], media_type="text/javascript")
 
     @app.get(f"/{key}/searches/{{name}}")
     def progress(name: str) -> JSONResponse:
@@ -119,7 +103,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         return await run_in_threadpool(_answered, asks[what], asked, JSONResponse)
 
     app.router.on_shutdown = [searches.stop]
-    _ = index, waited, assets, progress, cancel, ask, only_from_here
+    _ = index, waited, progress, cancel, ask, only_from_here
     return app
 
 

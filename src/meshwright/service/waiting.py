@@ -1,4 +1,4 @@
-"""What a browser is shown until the first answer is there: the question, painted before anything large is loaded."""
+"""What a browser is shown until the first answer is there, painted before anything large is loaded."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 """What a request to the page may call this machine."""
 TOLD_WITHIN_S = 1.0
 """How long a page that waits is given to ask once more, where there is no answer."""
+NOT_YET = 202
+"""A browser does not complain of it, and the page asks again."""
+MOST_ASKED = 1 << 20
+"""Bytes of a request that are read."""
 TEXT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline';
@@ -43,16 +47,25 @@ p { margin: 0; padding: 16px 20px; border-radius: 8px; background: light-dark(#f
 """
 
 
+def question_page(question: str) -> str:
+    """A page that waits for the answer to a question, and then loads itself anew.
+
+    Args:
+        question: in words.
+    """
+    return TEXT.replace("QUESTION", html.escape(question))
+
+
 @contextmanager
-def waiting_page(listener: socket.socket, key: str, question: str) -> Iterator[None]:
+def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None]:
     """Answer browsers on a socket while the body works out what is to be shown; the socket stays open.
 
     Args:
         listener: bound, listening.
         key: the path that the page lies below.
-        question: in words.
+        shown: the page, in HTML. What it asks meanwhile is answered with `NOT_YET`, to be asked again.
     """
-    state = _State(key, TEXT.replace("QUESTION", html.escape(question)))
+    state = _State(key, shown)
     server = ThreadingHTTPServer(listener.getsockname()[:2], _handler(state), bind_and_activate=False)
     server.socket.close()
     server.socket = listener
@@ -99,6 +112,16 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
             state.asked.set()
             if text and text is state.problem:
                 state.told.set()
+
+        def do_POST(self) -> None:
+            self.rfile.read(min(int(self.headers.get("content-length") or 0), MOST_ASKED))
+            known = self.path.startswith(f"/{state.key}/")
+            if not known or self.headers.get("host", "").rsplit(":", 1)[0] not in OWN_NAMES:
+                self.send_error(404)
+                return
+            self.send_response(NOT_YET)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged: the terminal is the user's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,19 @@ class Shown:
         """Show a view of a report; `more` are keys of its address."""
         self.page.goto("about:blank")
         self.page.goto(f"file://{file}#{'&'.join((f'view={view}', *more))}")
-        self.page.wait_for_function("document.documentElement.dataset.drawn")
+        self.page.wait_for_selector("html[data-drawn]", state="attached")
+
+    def until(self, script: str, seconds: float = 60.0) -> None:
+        """Wait until a function of JavaScript returns true; the page forbids the `eval` that Playwright's own way asks.
+
+        Args:
+            script: the function.
+            seconds: at most.
+        """
+        late = time.monotonic() + seconds
+        while not self.page.evaluate(script):
+            assert time.monotonic() < late, f"never true: {script}"
+            self.page.wait_for_timeout(20)
 
     def serious(self) -> list[str]:
         """Findings of axe-core that keep people out: rule, and the first element that breaks it."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from meshwright.report.page.document import page_document, page_html
+from meshwright.report.page.document import page_document, palette
+from meshwright.report.page.shell import page_html
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import NAMES, source
 
@@ -25,7 +26,7 @@ def shown() -> Iterator[Shown]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     for name in NAMES:
-        (folder / f"{name}.html").write_text(page_html(page_document(source(name))), encoding="utf-8")
+        (folder / f"{name}.html").write_text(page_html(page_document(source(name)), palette()), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in NAMES}
 
 
@@ -88,8 +89,9 @@ def test_a_file_shows_schedules_of_the_plans_sizes_beside_each_other(shown: Show
     assert {"1f1b", "gpipe", "zb-h1"} <= set(names)
     assert shown.page.locator("#view input").count() == 0, "times of a file stay as they are"
     shown.page.locator("#playground-below").select_option("gpipe")
-    shown.page.wait_for_function("document.querySelectorAll('#view section h2').length === 2")
-    assert shown.page.locator("#view section h2").nth(1).inner_text().startswith("gpipe")
+    second = shown.page.locator(".playground-shown > div:only-child > section:nth-of-type(2) h2")
+    second.wait_for()
+    assert second.inner_text().startswith("gpipe")
     assert shown.complaints == []
 
 
@@ -103,7 +105,7 @@ def _timeline(shown: Shown, file: Path) -> None:
     shown.open(file, "timeline")
     shown.page.wait_for_selector(".toolbar .button")
     shown.evaluate("() => { window.pipeline = document.querySelector('#view > div').pipeline; }")
-    shown.page.wait_for_function("window.pipeline.state.frames > 0")
+    shown.until("() => window.pipeline.state.frames > 0")
 
 
 def test_the_timeline_has_the_tasks_of_the_schedule_and_zooms_to_one(shown: Shown, files: dict[str, Path]) -> None:

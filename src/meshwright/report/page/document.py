@@ -1,44 +1,22 @@
-"""The page as one JSON document, and as one HTML file that holds it with every module it needs."""
+"""The page as one JSON document: what its views draw, as data."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
-from html import escape
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 from meshwright.errors import InputError, unknown_name
 from meshwright.report.html import MEMORY_COLOURS, PART_COLOURS
+from meshwright.report.page.shell import LIVE_VIEWS, VIEWS, dense
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.timeline_svg import COLOURS, SPAN_COLOURS
 from meshwright.report.words.made_by import made_by_words
 from meshwright.schedules import Kind
 
-VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
-"""Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
-LIVE_VIEWS = ("experts", "playground", "run", "accuracy")
-"""Views that a server answers, behind the others. A file has what their modules' `file_data(plan, source)` gives, and
-leaves out those that have None of every plan."""
-MODULES = (
-    "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
-    "packed.js", "steps.js", "pipeline.js", "strips.js", "drop.js",
-)  # fmt: skip
-"""Modules of `assets` that all views share, by the name they are imported by behind `page/`."""
-LIVE_MODULES = ("live.js",)
-"""Modules of a page that has a server behind it."""
-FILE_BOOT = 'import { start } from "page/main.js"; start(document.getElementById("page"));'
-LIVE_BOOT = 'import { live } from "page/live.js"; live(document.getElementById("page"));'
 MOST_BYTES = 1_300_000
 """Most bytes of a file's data: plans beyond it are listed without the views that are large."""
-FILE_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'none'; form-action 'none'; base-uri 'none'"
-)
-"""A file that is opened asks nothing of any network."""
 
 
 def page_document(source: PageSource, *, live: bool = False) -> dict[str, Any]:
@@ -93,7 +71,7 @@ def _data(source: PageSource) -> Iterator[tuple[str, list[dict[str, Any] | None]
         for name in made:
             first = plan is source.plans[0]
             data = _in_file(name, source, plan) if first or not _first_alone(name) else None
-            size = len(_dense(data))
+            size = len(dense(data))
             made[name].append(data if first or size <= left else None)
             left -= size if made[name][-1] is not None else 0
     yield from ((name, data) for name, data in made.items() if any(data))
@@ -112,75 +90,6 @@ def _first_alone(name: str) -> bool:
     return bool(getattr(import_module(f"meshwright.report.page.views.{name}"), "FIRST_ALONE", False))
 
 
-def page_html(document: Mapping[str, Any]) -> str:
-    """The page as one file that needs no other, and opens from a disk.
-
-    Args:
-        document: a `meshwright.page/1`.
-    """
-    modules = {f"page/{name}": _inlined(text) for name, text in module_texts(document["views"]).items()}
-    title = document["document"]["plans"][0]["title"] if document["document"]["plans"] else "no plan"
-    model = document["document"]["inputs"]["model"]["name"]
-    return index_html(
-        title=f"{model}: {title}",
-        imports=modules,
-        style=f"<style>{styles()}</style>",
-        document=document,
-        policy=FILE_POLICY,
-    )
-
-
-def index_html(*, title: str, imports: Mapping[str, str], style: str, document: Mapping[str, Any], policy: str) -> str:
-    """The shell of the page.
-
-    Args:
-        title: of the window.
-        imports: where each module is, by the name it is imported by.
-        style: elements of the head that bring the style.
-        document: a `meshwright.page/1`.
-        policy: what the browser may load.
-    """
-    found = asset("index.html")
-    parts = {
-        "policy": escape(policy, quote=True),
-        "title": escape(title),
-        "style": style,
-        "boot": LIVE_BOOT if document["live"] else FILE_BOOT,
-        "imports": _script_safe({"imports": dict(imports)}),
-        "document": _script_safe(document),
-    }
-    for name, text in parts.items():
-        found = found.replace(f"<!--{name}-->", text, 1)
-    return found
-
-
-def module_texts(views: Sequence[str] = (*VIEWS, *LIVE_VIEWS), *, live: bool = False) -> dict[str, str]:
-    """Every module of the page by its path in `assets`, with the list of views that is made here.
-
-    Args:
-        views: that the page has.
-        live: with those that ask a server.
-    """
-    names = (*MODULES, *(LIVE_MODULES if live else ()), *(f"views/{name}.js" for name in views))
-    return {name: asset(name) for name in names} | {"views.js": _views_module(views)}
-
-
-def _views_module(views: Sequence[str]) -> str:
-    imports = "\n".join(f'import {{ view as v{n} }} from "page/views/{name}.js";' for n, name in enumerate(views))
-    return f"{imports}\nexport const views = [{', '.join(f'v{n}' for n in range(len(views)))}];\n"
-
-
-@cache
-def asset(name: str) -> str:
-    """A file of `assets` as text."""
-    return files("meshwright.report.page").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
-
-
-def styles() -> str:
-    """All of the page's CSS: of the shell, of the views, and the colours of what they draw."""
-    return asset("style.css") + asset("views.css") + palette()
-
-
 @cache
 def palette() -> str:
     """Colours of parts, memory and tasks as variables of CSS: those of the notebook's and the paper's figures."""
@@ -189,16 +98,3 @@ def palette() -> str:
     found |= {f"task-{Kind(kind).name}": colour for kind, colour in COLOURS.items()}
     found |= {f"span-{name}": colour for name, colour in SPAN_COLOURS.items()}
     return ":root{" + "".join(f"--{name.replace('_', '-')}:{colour};" for name, colour in found.items()) + "}"
-
-
-def _inlined(text: str) -> str:
-    return "data:text/javascript;base64," + b64encode(text.encode()).decode()
-
-
-def _script_safe(data: Mapping[str, Any]) -> str:
-    """JSON that ends no script element."""
-    return _dense(data).replace("<", "\\u003c")
-
-
-def _dense(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
