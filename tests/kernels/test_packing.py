@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -88,3 +89,16 @@ def test_dealing_out_evens_ranks_out_and_cannot_split_a_row() -> None:
     assert many < 1.02 < fullest_of(values, shares, 200, 8)
     # Three of 64 rows are heavy: three ranks get one each, and no other heavy row beside it.
     assert 1.5 < few < 30 / 8 / 3.25 + 1.0
+
+
+@given(SMALL)
+def test_the_bound_is_that_of_every_whole_number_up_to_half_the_room(lengths: np.ndarray) -> None:
+    def rows_for(small: int) -> int:
+        alone = sum(length > ROOM - small for length in lengths)
+        large = [length for length in lengths if ROOM / 2 < length <= ROOM - small]
+        rest = sum(length for length in lengths if small <= length <= ROOM / 2)
+        beside = sum(ROOM - length for length in large)
+        return alone + len(large) + max(0, math.ceil((rest - beside) / ROOM))
+
+    sums = math.ceil(lengths.sum() / ROOM)
+    assert least_rows(lengths, ROOM) == max(sums, *(rows_for(small) for small in range(ROOM // 2 + 1)))

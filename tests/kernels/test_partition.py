@@ -6,11 +6,12 @@ import time
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.kernels.partition import balanced_partition
+from meshwright.kernels.partition import NOT_ALLOWED, _Chain, balanced_partition
 
 # Whole numbers, so that two ways to the same load are equal.
 weights = st.lists(st.integers(0, 9), min_size=1, max_size=9)
@@ -116,3 +117,23 @@ def test_long_chains_take_no_time() -> None:
         assert (sum(found.counts), len(found.counts)) == (512, parts)
         assert found.bottleneck == pytest.approx(heaviest * 1e9)
     assert time.process_time() - started < 1.0
+
+
+@given(
+    weights=st.lists(st.integers(0, 6), min_size=1, max_size=7),
+    ceiling=st.integers(0, 20),
+    extra=st.integers(0, 5),
+    least=st.integers(0, 3),
+)
+def test_ends_of_a_part_are_those_that_weigh_no_more_than_the_ceiling(
+    weights: list[int], ceiling: int, extra: int, least: int
+) -> None:
+    prefix = np.concatenate([[0.0], np.cumsum(weights, dtype=float)])
+    chain = _Chain(prefix, [float(extra)], [least])
+    if ceiling < extra:
+        return
+    ends, squares = chain._reached(float(ceiling), 1.0, float(extra), least)
+    for start, (row, squared) in enumerate(zip(ends.tolist(), squares.tolist(), strict=True)):
+        found = {end: value for end, value in zip(row, squared, strict=True) if value != NOT_ALLOWED}
+        loads = {end: sum(weights[start:end]) + extra for end in range(start + least, len(weights) + 1)}
+        assert found == {end: load**2 for end, load in loads.items() if load <= ceiling}

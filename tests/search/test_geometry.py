@@ -162,3 +162,19 @@ def test_a_template_holds_the_paths_that_are_longest_of_its_typical_batch(schedu
     assert template.forward(m) == pytest.approx(forward)
     assert template.backward(m) == pytest.approx(backward)
     assert template.weight(m) == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("again", range(1, LAYERS))
+def test_a_prediction_module_is_made_again_where_all_layers_of_its_stage_are(again: int) -> None:
+    shapes = factory(dense(mtp=1))
+    for p in (1, 2, 3):
+        work = shapes.counts(schedule_named("1f1b"), p, 1, (("block", again),)).work[0]
+        held = {
+            item.recompute: float(work[-1, :, place].sum())
+            for place, item in enumerate(shapes.items)
+            if item.part == "mtp"
+        }
+        layers = work[-1][:, [item.part == "layer" for item in shapes.items]].sum()
+        assert held == dict.fromkeys(held, 0.0) | {FULL if again >= layers else NONE: 1.0}
+        parts = LAYERS + 3 + (p > 1)  # away from the embedding the module has a copy of its table
+        assert work.sum() == parts, "every layer, both edges and the module stand once"

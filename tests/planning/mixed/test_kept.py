@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright import plan
 from meshwright.app.replan import LITTLE, replan
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.changed_cluster import changed_cluster
 from meshwright.planning.compose.moved_state import lost_share_bytes, moved_state
-from meshwright.planning.mixed.kept import kept_plans, shared_again
+from meshwright.planning.mixed.kept import _spread, kept_plans, shared_again
 from meshwright.specs.job import Job
 
 
@@ -123,3 +125,18 @@ def test_a_stage_lost_whole_has_no_ranks_to_go_on_with() -> None:
     job = plan("gpt2", gpus="2x4xH100", global_batch=16, top=1, pin=pin)[0].job
     change = changed_cluster(job.cluster, lost="4-7")
     assert all(len(one.pipelines[0].workers) == 1 for one in kept_plans(job, change))
+
+
+@given(counts=st.lists(st.integers(0, 40), max_size=6), more=st.integers(0, 60))
+def test_layers_are_spread_whole_and_in_proportion(counts: list[int], more: int) -> None:
+    spread = _spread(counts, more)
+    assert len(spread) == len(counts)
+    if not counts:
+        return
+    total = sum(counts)
+    assert sum(spread) == total + more
+    if total:
+        for before, after in zip(counts, spread, strict=True):
+            assert abs(after - before * (total + more) / total) <= 1.0
+    else:
+        assert spread == [more, *counts[1:]]

@@ -8,13 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.search.tuners import run as running
-from meshwright.search.tuners.base import Outcome, Rules
+from meshwright.search.tuners.base import Outcome, Rules, Trial
 from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.search.tuners.study import judged
 from tests.search.tuners.toy import BEST, Toy, check_rows
@@ -175,3 +176,23 @@ def rows_in(path: Path) -> int:
         return 0
     finally:
         connection.close()
+
+
+def test_trials_take_no_longer_than_their_study_and_end_one_after_the_other(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    first = run_study(Toy(), "random", trials=6, storage=storage)
+    both = run_study(Toy(), "random", trials=12, storage=storage, resume=True)
+    ends = [trial.at_s for trial in both.trials]
+    assert ends == sorted(ends)
+    assert ends[:6] == [trial.at_s for trial in first.trials]
+    assert sum(trial.took_s for trial in both.trials) <= ends[-1] <= first.wall_s + both.wall_s
+    for trial, before_s in zip(both.trials, [0.0, *ends], strict=False):
+        assert 0.0 <= trial.took_s <= trial.at_s - before_s
+
+
+def test_a_row_says_nothing_where_there_is_nothing_to_say() -> None:
+    bare = Trial(number=3, point={"width": 1}, outcome=Outcome(status="ok", value=2.0), took_s=0.5, at_s=1.0)
+    row = {"trial": 3, "status": "ok", "value": 2.0, "reason": None, "name": None, "point": {"width": 1}}
+    assert bare.to_dict() == row
+    said = replace(bare, outcome=Outcome(status="error", reason="it broke", name="w1"))
+    assert said.to_dict() == row | {"status": "error", "value": None, "reason": "it broke", "name": "w1"}
