@@ -193,6 +193,7 @@ def changed_files(since: str) -> list[Path]:
 def tests_near(file: Path) -> Iterator[list[str]]:
     """Rings of tests around a source file: those that mirror or name it, then those of the modules that import it.
 
+    Then those that import its package: what a catalogue loads by name, such as a schedule, they have without naming it.
     Where none does, the folder that mirrors its own.
     """
     seen: set[str] = set()
@@ -203,6 +204,9 @@ def tests_near(file: Path) -> Iterator[list[str]]:
         if tests:
             yield list(dict.fromkeys(tests))
         ring = {other for one in ring for other in _importers(one)}
+    if behind := [name for name in _own_tests(file.with_name("__init__.py")) if name not in seen]:
+        seen |= set(behind)
+        yield behind
     folder = Path("tests") / file.relative_to(PACKAGE).parent
     if not seen and (ROOT / folder).is_dir():
         yield [str(folder)]
@@ -230,6 +234,8 @@ def _importers(file: Path) -> list[Path]:
 def _names(reader: Path, file: Path) -> bool:
     """Whether the text of a file imports a source file."""
     *room, stem = file.relative_to(PACKAGE).with_suffix("").parts
+    if stem == "__init__":
+        return re.search(rf"from {re.escape('.'.join(('meshwright', *room)))} import", _text(reader)) is not None
     package = r"\.".join(("meshwright", *room))
     named = rf"{package}\.{stem}\b|from {package} import (?:\([^)]*\b{stem}\b|[^(\n]*\b{stem}\b)"
     return re.search(named, _text(reader)) is not None
