@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.planning.compose.sources.parallelizers.composed import SliceEffort
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import _joined, _no_worse
+from tests.planning.compose.sources.parallelizers.slices import Plain
+from tests.planning.compose.sources.parallelizers.test_composed import composer_of
 
 COSTS = list(itertools.product((0.0, 1.0), repeat=3))
 TIMES = st.floats(0.0, 10.0)
@@ -31,3 +34,30 @@ def test_stages_in_front_fill_the_pipeline_and_the_slowest_sets_its_pace(stages:
     rounds = [fill / number for number, fill in enumerate(fills, start=1)]
     assert cost[1] == pytest.approx(max(*rounds, *(busy_s for busy_s, _, _ in stages)))
     assert cost[2] == max(sync_s for _, sync_s, _ in stages)
+
+
+SIZED = [
+    ("8x8xH100", 99, 99),
+    ("8x8xH100", 16, 99),
+    ("8x8xH100", 99, 4),
+    ("2x4xH100", 4, 2),
+    ("1x5xH100", 99, 99),
+    ("3x8xH100", 99, 5),
+]
+
+
+@pytest.mark.parametrize(("gpus", "stages", "most"), SIZED)
+def test_stages_are_parts_of_a_node_or_whole_nodes_and_few_where_they_are_too_many(
+    gpus: str, stages: int, most: int
+) -> None:
+    effort = SliceEffort(near=1e9, lengths=99, refined=0, stages=stages, sizes=most, kept_of=((1, 9),))
+    composer = composer_of(Plain(), gpus=gpus, effort=effort)
+    group = composer.questions.cluster.groups[0]
+    node, devices = group.devices_per_node, group.devices
+    able = [n for n in range(1, devices + 1) if (node % n == 0 or n % node == 0) and devices // n <= stages]
+    if len(able) > most:
+        tiling = [n for n in able if devices % n == 0]
+        assert composer._sizes(group) == tuple(tiling[-most:])
+        assert composer.counts["sizes of stages: too many"] == len(able) - len(tiling[-most:])
+    else:
+        assert composer._sizes(group) == tuple(able)
