@@ -1,7 +1,8 @@
-"""Neighbouring groups of equal nodes over one fabric as one group: a cluster written in two halves plans as one.
+"""Groups of equal nodes over one fabric as one group: a cluster written in two halves plans as one.
 
-Exact: every device keeps its number, and every speed, price and limit is what it was. Groups that differ in any of them
-stay apart; `islands` merges those within a tolerance.
+Exact: every speed, price and limit is what it was. Devices are numbered group by group, so that those of a group that
+stood behind another kind follow the first of its own. Groups that differ in anything stay apart; `islands` merges those
+within a tolerance.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
 
 
 def equal_groups_joined(cluster: ClusterSpec) -> tuple[ClusterSpec, tuple[tuple[str, ...], ...]]:
-    """The cluster with each run of equal groups as one.
+    """The cluster with equal groups as one, which stands where the first of them does.
 
     Args:
         cluster: of several groups, with a link between any two.
@@ -23,10 +24,12 @@ def equal_groups_joined(cluster: ClusterSpec) -> tuple[ClusterSpec, tuple[tuple[
     """
     runs: list[list[NodeGroup]] = []
     for group in cluster.groups:
-        if runs and all(_equal(cluster, one, group) for one in runs[-1]):
-            runs[-1].append(group)
-        else:
+        alike = (run for run in runs if all(_equal(cluster, one, group) for one in run))
+        same = next(alike, None)
+        if same is None:
             runs.append([group])
+        else:
+            same.append(group)
     joined = tuple(tuple(group.name for group in run) for run in runs if len(run) > 1)
     if not joined:
         return cluster, ()

@@ -58,7 +58,7 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
         notes = tuple(
             Assumption(
                 name="groups",
-                value=f"{' and '.join(names)} are planned as one: equal nodes over one fabric",
+                value=f"{' and '.join(names)} are planned as one in this order: equal nodes over one fabric",
                 basis="assumed",
             )
             for names in joined

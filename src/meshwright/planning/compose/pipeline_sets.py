@@ -104,18 +104,19 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
         sync_s: what summing gradients between them takes.
     """
     left, free, shares = float(global_batch), list(range(len(pipelines))), [0.0] * len(pipelines)
+    rates = [one.wave / one.period_s for one in pipelines]
+    before = [one.fill_s + one.sync_s - one.period_s for one in pipelines]
+    least = [one.least_micro_batches for one in pipelines]
     while free:
-        rates = [pipelines[i].wave / pipelines[i].period_s for i in free]
-        before = [pipelines[i].fill_s + pipelines[i].sync_s - pipelines[i].period_s for i in free]
-        end_s = (left + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
-        for i, b in zip(free, before, strict=True):
-            shares[i] = (end_s - b) / pipelines[i].period_s
+        end_s = (left + sum(rates[i] * before[i] for i in free)) / sum(rates[i] for i in free)
+        for i in free:
+            shares[i] = (end_s - before[i]) / pipelines[i].period_s
         # One too slow for its fewest micro-batches does those, and the others the rest.
-        slow = [i for i in free if shares[i] < pipelines[i].least_micro_batches * (1 - ROUNDED)]
+        slow = [i for i in free if shares[i] < least[i] * (1 - ROUNDED)]
         if not slow:
             break
         for i in slow:
-            shares[i] = float(pipelines[i].least_micro_batches)
+            shares[i] = float(least[i])
             left -= shares[i] * pipelines[i].wave
         free = [i for i in free if i not in slow]
     if left < 0 or not free:
@@ -130,6 +131,8 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
     sync_s = one_set.step_s - exact_s
     order = sorted(range(len(one_set.pipelines)), key=lambda i: -one_set.pipelines[i].wave)
     last = order[-1]
+    waves = [one.wave for one in one_set.pipelines]
+    least = [one.least_micro_batches for one in one_set.pipelines]
     best: tuple[float, list[int]] | None = None
     near = [
         list(range(math.floor(one_set.shares[i]) - REACH + 1, math.ceil(one_set.shares[i]) + REACH)) for i in order[:-1]
@@ -138,9 +141,8 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
         counts = [0] * len(order)
         for place, number in zip(order[:-1], chosen, strict=True):
             counts[place] = number
-        left = global_batch - sum(n * m.wave for n, m in zip(counts, one_set.pipelines, strict=True))
-        counts[last], rest = divmod(left, one_set.pipelines[last].wave)
-        least = [m.least_micro_batches for m in one_set.pipelines]
+        left = global_batch - sum(n * wave for n, wave in zip(counts, waves, strict=True))
+        counts[last], rest = divmod(left, waves[last])
         if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
             continue
         step_s = max(m.step_s(n) for n, m in zip(counts, one_set.pipelines, strict=True))

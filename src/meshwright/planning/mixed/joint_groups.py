@@ -40,8 +40,8 @@ BLOCKS = (0.25, 0.5, 0.75)
 """Shares of the layers that are recomputed."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank."""
-PRICED = 12
-"""Divisions that are priced without recompute."""
+PRICED, IDLE_PRICED = 8, 16
+"""Divisions that are priced without recompute: of all devices, and of all choices of fewer together."""
 REFINED = 3
 """Of them, those for which sharding and recompute are looked for."""
 EACH_TENSOR = 4
@@ -84,9 +84,10 @@ class JointGroups:
             fewer: the same with some devices idle, of which the few best divisions of all are looked at.
         """
         found: list[PricedPlan] = []
-        idle = (one for some in fewer for one in self._divisions(some, most=1))
-        for divisions in (*map(self._divisions, self._sets(parts)), idle):
-            for division in self._promising(divisions, best_s):
+        idle = (one for some in fewer for one in self._divisions(some))
+        pools = [*((self._divisions(some), PRICED) for some in self._sets(parts)), (idle, IDLE_PRICED)]
+        for divisions, most in pools:
+            for division in self._promising(divisions, best_s, most):
                 one = self._refined(division, best_s)
                 if one is not None and one.step_time_s < best_s:
                     best_s = one.step_time_s
@@ -100,10 +101,10 @@ class JointGroups:
         if 2 < len(parts) <= MOST_SUBSETS:
             yield from combinations(parts, len(parts) - 1)
 
-    def _promising(self, divisions: Iterable[_Division], best_s: float) -> list[_Division]:
+    def _promising(self, divisions: Iterable[_Division], best_s: float, most: int) -> list[_Division]:
         """Those that may be quicker, by their step without recompute."""
         layers = self.pricer.model.num_layers
-        least = sorted(divisions, key=lambda one: one.promised)[:PRICED]
+        least = sorted(divisions, key=lambda one: one.promised)[:most]
         plans = [
             (plan, one)
             for one in least
@@ -115,11 +116,8 @@ class JointGroups:
         chosen = sorted((pair for pair in priced if pair[0] < best_s), key=lambda pair: pair[0])
         return [one for _, one in chosen[:REFINED]]
 
-    def _divisions(self, parts: tuple[IslandPart, ...], most: int = EACH_TENSOR) -> Iterator[_Division]:
-        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches.
-
-        Where one of each degree is wanted it has the fewest: all ranks meet at every one.
-        """
+    def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
+        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches."""
         batch = self.pricer.workload.global_batch
         groups = [self.pricer.cluster.groups[part.group] for part in parts]
         rates = [self.rate(part) for part in parts]
@@ -141,7 +139,7 @@ class JointGroups:
             least = own[0].promised if own else 0.0
             ties = [one for one in own if one.promised <= 1.001 * least]
             ends = dict.fromkeys((ties[:1] + ties[-1:] + ties[len(ties) // 2 :][:1]) if ties else [])
-            yield from dict.fromkeys([*ends, *own[:most]]) if most > 1 else own[:1]
+            yield from dict.fromkeys([*ends, *own[:EACH_TENSOR]])
 
     def _divided(
         self, parts: Sequence[IslandPart], rates: Sequence[float], tp: int, total: int
