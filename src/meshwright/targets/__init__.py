@@ -93,6 +93,7 @@ TRAINERS = TargetCatalogue(
     "openrlhf",
     "verl",
     "olmo",
+    "olmo_core",
     within="trainers.",
     others={
         "lit-gpt": "litgpt",

@@ -1,0 +1,104 @@
+"""OLMo-core's scripts: sizes of the published models, tokens of batches, and what is asked or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+from meshwright.targets import target_of_file
+from meshwright.targets.trainers.olmo_core_module import module_keys
+
+SEVEN = """
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.train.train_module import TransformerTrainModuleConfig
+
+LENGTH = 4096
+
+
+def build_config(opts, overrides):
+    tokenizer_config = TokenizerConfig.dolma2()
+    sequence_length = opts.sequence_length or LENGTH
+    model_config = TransformerConfig.olmo2_7B(vocab_size=tokenizer_config.padded_vocab_size(), fused_ops=False)
+    data_loader_config = NumpyDataLoaderConfig(global_batch_size=2**10 * LENGTH, seed=1)
+    train_module_config = TransformerTrainModuleConfig(
+        rank_microbatch_size=2 * LENGTH,
+        max_sequence_length=sequence_length,
+        optim=SkipStepAdamWConfig(lr=3e-4),
+        compile_model=True,
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, param_dtype=DType.bfloat16, reduce_dtype=DType.float32
+        ),
+        ac_config=TransformerActivationCheckpointingConfig(TransformerActivationCheckpointingMode.full),
+    )
+    if get_world_size() >= 1024:
+        train_module_config.rank_microbatch_size //= 2
+    return ExperimentConfig(model=model_config, train_module=train_module_config, data_loader=data_loader_config)
+"""
+
+
+def checked(tmp_path: Path, text: str = SEVEN, **more: object) -> CheckReport:
+    file = tmp_path / "seven.py"
+    file.write_text(text)
+    return check(source=file, **{"gpus": "64xH100", "search": False, **more})
+
+
+@pytest.mark.parametrize(
+    ("made", "parameters"),
+    [("olmo2_7B", 7_298_617_344), ("olmo2_13B", 13_716_198_400), ("olmo3_32B", 32_234_279_936)],
+)
+def test_published_models_are_the_sizes_they_are(made: str, parameters: int, tmp_path: Path) -> None:
+    report = checked(tmp_path, SEVEN.replace("olmo2_7B", made))
+    assert report.inputs is not None
+    assert report.inputs.model.parameters == parameters
+
+
+def test_batches_count_tokens_and_copies_are_nodes(tmp_path: Path) -> None:
+    report = checked(tmp_path)
+    assert target_of_file("seven.py", SEVEN) == "olmo-core"
+    assert report.ok
+    assert report.name == "dp64.hsdp8.mbs2.gbs1024.rc-full"
+    assert report.inputs is not None
+    assert report.inputs.workload.seq_len == 4096
+    assert report.launch is not None
+    said = {one.option: (one.value, one.place) for one in report.launch.said}
+    assert said["train_module.rank_microbatch_size"] == ("8192", "seven.py:14")
+
+
+def test_a_branch_on_the_devices_is_followed_where_they_are_known() -> None:
+    assert not module_keys("seven.py", SEVEN, 64).problems
+    assert "rank_microbatch_size" in module_keys("seven.py", SEVEN, 1024).problems[0].why
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("fused_ops=False", "block_mods={}", "model.block_mods is 'given'"),
+        ("olmo2_7B", "ngpt_271M", "model is 'ngpt_271M'"),
+        ("SkipStepAdamWConfig", "MuonConfig", "train_module.optim is 'MuonConfig'"),
+        ("2 * LENGTH", "opts.size", "train_module.rank_microbatch_size is not known"),
+        ("2 * LENGTH", "1000", "train_module.rank_microbatch_size is 1000"),
+        ("Mode.full", "Mode.budget", "train_module.ac_config is 'budget'"),
+        ("compile_model=True", "pp_config=PipelineConfig(degree=2)", "train_module.pp_config is 'given'"),
+        ("    return", "    model_config.block.name = 'x'\n    return", " is not read"),
+    ],
+)
+def test_what_no_plan_says_is_refused_or_asked(old: str, new: str, told: str, tmp_path: Path) -> None:
+    report = checked(tmp_path, SEVEN.replace(old, new))
+    assert any(told in violation.what for violation in report.violations)
+
+
+def test_what_builds_the_configuration_may_say_length_and_batch(tmp_path: Path) -> None:
+    loader = "    data_loader_config = NumpyDataLoaderConfig(global_batch_size=2**10 * LENGTH, seed=1)\n"
+    text = SEVEN.replace(loader, "").replace("opts.sequence_length or LENGTH", "common.max_sequence_length")
+    text += (
+        "\n\nmain(config_builder=partial(build_config, global_batch_size=512 * LENGTH, max_sequence_length=LENGTH))\n"
+    )
+    assert checked(tmp_path, text).name == "dp64.hsdp8.mbs2.gbs512.rc-full"
+
+
+def test_keys_given_stand_over_the_script(tmp_path: Path) -> None:
+    report = checked(tmp_path, settings={"train_module.dp_config.num_replicas": "1"})
+    assert report.name == "dp64.fsdp.mbs2.gbs1024.rc-full"
