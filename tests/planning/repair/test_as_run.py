@@ -7,6 +7,7 @@ import pytest
 from meshwright import estimate, plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.planning.repair.no_plan import NoPlanError
+from meshwright.targets import TARGETS
 
 QUESTIONS = [
     {"model": "llama-3.1-8b", "gpus": "1xA100-40"},
@@ -37,3 +38,18 @@ def test_a_stated_framework_prices_repairs_too() -> None:
     own = estimate("llama-3.1-8b", first.plan, gpus="1xA100-40", software="megatron-core")
     assert isinstance(own, PlanSet)
     assert own.best.estimate.step_time_s == first.step_time_s
+
+
+def test_what_no_framework_runs_is_not_offered_where_another_change_is() -> None:
+    with pytest.raises(NoPlanError) as raised:
+        plan(model="mistral-7b", gpus="1xRTX4090")
+    assert all(one.run_by for one in raised.value.repairs)
+    assert not [one.option for one in raised.value.repairs if "tiles" in one.option]
+
+
+def test_repairs_on_many_devices_name_who_runs_their_plan() -> None:
+    with pytest.raises(NoPlanError) as raised:
+        plan(model="llama-3.1-70b", gpus="16xA100-40")
+    named = [one for one in raised.value.repairs if one.devices > 8 and one.run_by]
+    assert named
+    assert all(f"; {TARGETS[one.run_by[0]].title}" in one.line() for one in named if one.run_by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -12,22 +12,42 @@ from meshwright.library.software import canonical
 from meshwright.planning.for_target import refusals_in_search, software_of
 from meshwright.planning.one_kind import accepted
 from meshwright.planning.repair.job_repair import FittingPlan, JobRepair, costing, fitting
-from meshwright.planning.run_by import asked_about
+from meshwright.planning.run_by import asked_about, few
 from meshwright.planning.target_space import restricted
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
+
+
+def launched(repairs: Iterable[JobRepair]) -> tuple[JobRepair, ...]:
+    """Those that a framework runs, pins to be freed, and those that nobody asked for; all of them where none is left.
+
+    Tiles of the loss and of MLPs are no change that anybody runs: no framework has them beside its other settings.
+
+    Args:
+        repairs: each with those that run it.
+    """
+    found = tuple(repairs)
+    return tuple(one for one in found if one.run_by or _may_be_run(one)) or found
+
+
+def _may_be_run(repair: JobRepair) -> bool:
+    """Whether another plan with the change may be run, or what the user pinned is in the way."""
+    workload = repair.found.job.workload if repair.found is not None else None
+    tiled = workload is not None and max(workload.loss_tiles, workload.mlp_tiles) > 1
+    return repair.option.startswith("free ") or (repair.run_by is None and not tiled)
 
 
 def as_run(repair: JobRepair) -> JobRepair:
     """A repair priced as the quickest of the frameworks that run it, with those that are priced alike.
 
     Args:
-        repair: on few devices, priced as the question is.
+        repair: priced as the question is.
 
     Returns:
-        The same where nobody was asked, or no framework runs a plan with its change.
+        The same where nobody was asked, or no framework runs a plan with its change; and on more devices than a few,
+        where those are named that run the plan as it is priced.
     """
-    if repair.run_by is None or repair.found is None:
+    if repair.run_by is None or repair.found is None or not few(repair.found.job.cluster):
         return repair
     found = [*_fitting(repair.found, repair.run_by)] or [*_own_plans(repair.found)]
     said = partial(costing, option=repair.option, text=repair.text, changes_training=repair.changes_training)

@@ -44,7 +44,7 @@ class JobRepair(Record):
     changes_training: bool = False
     """Whether the optimizer sees other steps than were asked for."""
     run_by: tuple[str, ...] | None = None
-    """Targets that run the plan, by name; None where nobody asked, on more devices than a few."""
+    """Targets that run the plan, by name; None where nobody asked, or none of many devices is known to."""
     found: FittingPlan | None = field(default=None, repr=False)
     """The plan with what it is for, which is no part of the data; None on several kinds of device."""
 
@@ -176,7 +176,8 @@ def job_repair(option: str, text: str, found: FittingPlan, *, changes_training: 
         found: its plan.
         changes_training: whether the optimizer sees other steps.
     """
-    able = run_by(found.job) if few(found.job.cluster) else None
+    # On many devices other layouts were not looked at: who runs none of them is not known.
+    able = run_by(found.job) or (() if few(found.job.cluster) else None)
     return costing(found, option=option, text=text, changes_training=changes_training, run_by=able)
 
 

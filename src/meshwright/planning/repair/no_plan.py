@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.one_kind import BestPlans, SpaceFor
-from meshwright.planning.repair.as_run import as_run
+from meshwright.planning.repair.as_run import as_run, launched
 from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
@@ -112,8 +112,9 @@ def no_plan(
             software_given=software_given,
             otherwise=otherwise,
         )
-        priced = (one if software_given else as_run(one) for one in found_repairs)
-        repairs = tuple(one.beside(by_tokens) for one in priced)
+        # A framework that is stated may have what those that are known here lack.
+        told = tuple(found_repairs) if software_given else launched(as_run(one) for one in found_repairs)
+        repairs = tuple(one.beside(by_tokens) for one in told)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",
