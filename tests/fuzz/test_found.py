@@ -15,7 +15,7 @@ import pytest
 
 import meshwright
 from meshwright.cli import main
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.fields.kinds import Number, Whole, shortened
 from meshwright.formats.expert_load import expert_load_of
 from meshwright.formats.files import parsed
@@ -463,3 +463,8 @@ def test_a_report_of_a_plan_set_with_other_parts_is_refused(place: tuple[str, ..
     Path("plans.json").write_text(json.dumps(found))
     assert main(["report", "plans.json", "--format", form, "-o", "out"]) == 2
     assert not Path("out").exists()
+
+
+def test_a_step_that_no_number_of_devices_makes_is_refused() -> None:
+    with pytest.raises(InfeasibleError):
+        meshwright.size("gpt2", device="H100", step_time=1e-308, time_limit=3)

@@ -19,6 +19,7 @@ from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+from meshwright.specs.strategy import LayerStrategy
 
 PLAN = "tp4.pp4.vpp2.dp4.z1.mbs1.gbs512"
 
@@ -132,12 +133,67 @@ def test_all_that_is_wrong_is_refused_together(job: Job) -> None:
 def test_a_plan_whose_stages_differ_keeps_its_settings() -> None:
     mixed = mw.plan("llama-3-8b", gpus="8xH100,8xA100-80", top=1)[0].job
     assert isinstance(mixed, Job)
-    assert varied_settings(mixed, row(mixed)) == ()
     with pytest.raises(InputError, match="stages differ"):
         changed_job(mixed, {"tp": 2})
     assert step_s(changed_job(mixed, {"seq_len": mixed.workload.seq_len * 2})) > step_s(mixed)
     name = quantities_of(mixed)[0].name
     assert step_s(changed_job(mixed, {"numbers": {name: 0.5}})) > step_s(mixed)
+
+
+@pytest.fixture(scope="module")
+def two_kinds() -> Job:
+    found = mw.plan("llama-3.1-70b", gpus="32xH100,32xA100-80", top=1)[0].job
+    assert isinstance(found, Job)
+    return found
+
+
+def stages_on(job: Job, first_device: int) -> list[LayerStrategy]:
+    """Strategies of the stages whose devices begin there or behind."""
+    workers = [one for pipeline in job.plan.pipelines for one in pipeline.workers if one.devices[0][0] >= first_device]
+    return [job.plan.strategies[run.strategy] for one in workers for chunk in one.chunks for run in chunk.runs]
+
+
+def test_stages_of_one_group_have_settings_of_their_own(two_kinds: Job) -> None:
+    offered = {one.name: one for one in varied_settings(two_kinds, None)}
+    assert {"H100: tp", "A100-80: tp", "A100-80: recompute", "mbs", "schedule"} <= offered.keys()
+    changed = changed_job(two_kinds, {"A100-80: recompute": "full"})
+    assert {one.recompute.kind for one in stages_on(changed, 32)} == {"full"}
+    held = [one for one in stages_on(changed, 0) if one not in stages_on(changed, 32)]
+    assert {one.recompute.kind for one in held} == {"none"}
+    assert step_s(changed) > step_s(two_kinds)
+    asked = {"A100-80: recompute": "full"}
+    assert describe_conditions(two_kinds, changed, asked) == ["A100-80: recompute none -> full"]
+
+
+def test_every_value_that_is_offered_without_a_problem_is_priced(two_kinds: Job) -> None:
+    for setting in varied_settings(two_kinds, None):
+        for value in setting.values:
+            if setting.name != "schedule" and value.problem is None:
+                changed = changed_job(two_kinds, {setting.name: value.value})
+                assert step_s(changed) > 0
+                assert changed.workload == two_kinds.workload
+                assert changed.plan.devices == two_kinds.plan.devices
+                batch = sum(one.num_micro_batches * one.micro_batch * changed.plan.data_degree(one)
+                            for one in changed.plan.pipelines)  # fmt: skip
+                assert batch == two_kinds.workload.global_batch
+
+
+def test_the_batch_of_a_plan_of_stages_is_its_micro_batches(two_kinds: Job) -> None:
+    batch = two_kinds.workload.global_batch
+    assert batch is not None
+    half = changed_job(two_kinds, {"global_batch": batch // 2})
+    assert step_s(half) < 0.7 * step_s(two_kinds)
+    with pytest.raises(InputError, match="whole micro-batches"):
+        changed_job(two_kinds, {"global_batch": batch // 2 + 1})
+
+
+def test_degrees_that_a_stage_has_no_room_for_say_their_rule(two_kinds: Job) -> None:
+    with pytest.raises(InputError, match="divide its devices"):
+        changed_job(two_kinds, {"H100: tp": 3})
+    with pytest.raises(InputError, match="nothing of a plan is called so"):
+        changed_job(two_kinds, {"B200: tp": 2})
+    with pytest.raises(InputError, match="sharding"):
+        changed_job(two_kinds, {"H100: sharding": "z9"})
 
 
 def test_kinds_have_prices_of_their_own() -> None:

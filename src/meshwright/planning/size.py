@@ -36,6 +36,8 @@ from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
 MOST_DEVICES = 65_536
+BEYOND_COUNT = 2.0**53
+"""No more devices than this are ever said to be too few: a step of 1e-308 s asks for infinitely many."""
 BATCH_DEVICES = 4_096
 """Devices for which a batch that nobody gave is chosen: from 64 to so many it is the same."""
 MOST_SEARCHES = 24
@@ -228,7 +230,7 @@ class Sizing:
         workload = self.base.workload
         flop = step_flop(self.base.model, replace(workload, training=True))
         peak = max(rate for _, rate in self.group.device.peak_flop_per_s)
-        return max(1, math.floor(flop / peak / wanted))
+        return max(1, math.floor(min(flop / peak / wanted, BEYOND_COUNT)))
 
     def on(self, devices: int) -> ClusterSpec:
         """So many devices: a part of a node, or whole nodes."""

@@ -5,18 +5,20 @@ Nothing is searched. A value that is not legal keeps the rule that it breaks bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import plan_problems, row_problems
+from meshwright.estimate.legality import row_problems
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Count, FieldKind, Number, SequenceLength, Whole
 from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree
 from meshwright.planning.sensitivity import numbers_of
+from meshwright.planning.setting import Setting, Value, near, with_own
+from meshwright.planning.what_if_stages import PLAN_AXES, changed_stages, stage_names, stage_settings, stage_values
 from meshwright.records import Record
 from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
@@ -32,7 +34,6 @@ from meshwright.specs.shardings import SHARDINGS, plain_shardings
 
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
 """Settings of a row that change by themselves; the data degree takes what they leave of the devices."""
-MOST_CHOICES = 9
 MOST_DEGREE = {"tp": 64, "cp": 64, "pp": 128, "ep": 512, "etp": 64}
 """Beyond them nobody runs a degree, and the choices would be too many to look at."""
 WORKLOAD: dict[str, FieldKind] = {
@@ -43,30 +44,6 @@ PRICE = Number(metavar="USD", zero=True)
 FACTOR = Number(high=100)
 MEMORY = "memory of a device"
 """A number of the cluster that changes what fits, not the step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value(Record):
-    """One value of a setting."""
-
-    value: int | str
-    problem: Problem | None = None
-    """Why it is not legal beside the other settings."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data, the problem with its rule and remedy."""
-        problem = self.problem
-        said = None if problem is None else {"what": problem.what, "why": problem.why, "fix": problem.fix}
-        return {"value": self.value, "problem": said}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting(Record):
-    """One setting of the plan with the values near it."""
-
-    name: str
-    value: int | str
-    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +72,8 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
         InputError: a value breaks its rule, or the settings do not go together; all problems at once.
     """
     gather = Gather()
-    known = {*AXES, *WORKLOAD, "expert_load", "price", "numbers", "row"}
+    of_stages = stage_names(job) if row is None else {}
+    known = {*AXES, *WORKLOAD, "expert_load", "price", "numbers", "row", *of_stages}
     for name in changes.keys() - known:
         what, why = f"{name[:60]!r} is changed", "nothing of a plan is called so"
         gather.problem(Problem(what=what, why=why, fix=f"one of {', '.join(sorted(known))}", field=name))
@@ -114,21 +92,13 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
     asked = {name: changes[name] for name in AXES if name in changes}
     own = row
     row = _stated_row(job, changes["row"]) if "row" in changes else own
-    if not asked and row == own and "global_batch" not in changes and "seq_len" not in changes:
+    moved = {"global_batch", "seq_len", *of_stages} & changes.keys()
+    if not asked and row == own and not moved:
         return replace(job, workload=workload, cluster=cluster), own
-    if row is None and not asked and "global_batch" not in changes:
-        problems = plan_problems(job.plan, job.model, workload.seq_len)
-        if problems:
-            raise InputError(problems, code="MW231")
-        return replace(job, workload=workload, cluster=cluster), None
     if row is None:
-        problem = Problem(
-            what=f"{', '.join(asked) or 'global_batch'} of a plan whose stages differ",
-            why="no one row of degrees says it",
-            fix="change its sequence length, or numbers of its devices and links, or plan again",
-            field=next(iter(asked), "global_batch"),
-        )
-        raise InputError(problem, code="MW231")
+        _refuse_row_settings(asked)
+        plan = changed_stages(job, changes, workload.seq_len, batch)
+        return replace(job, workload=workload, cluster=cluster, plan=plan), None
     if batch is None:
         workload = workload.with_batch(row.gbs)
     changed = changed_row(replace(row, gbs=workload.global_batch), asked, job.model, row.devices)
@@ -138,6 +108,18 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
     plan = job.plan if changed == own else expand(changed, job.model, workload.seq_len)
     found = Job(model=job.model, cluster=cluster, workload=workload, plan=plan, name=changed.format())
     return found, changed
+
+
+def _refuse_row_settings(asked: Mapping[str, Any]) -> None:
+    """Settings of whole plans, where stages have their own."""
+    if others := [name for name in asked if name not in PLAN_AXES]:
+        problem = Problem(
+            what=f"{', '.join(others)} of a plan whose stages differ",
+            why="no one row of degrees says it",
+            fix=f"change it of the stages of one group, as {{'H100: {others[0]}': ...}}",
+            field=others[0],
+        )
+        raise InputError(problem, code="MW231")
 
 
 def changed_job(job: Job, changes: Mapping[str, Any]) -> Job:
@@ -218,6 +200,9 @@ def describe_conditions(before: Job, after: Job, changes: Mapping[str, Any]) -> 
     found = []
     if before.workload.seq_len != after.workload.seq_len:
         found.append(f"seq {before.workload.seq_len:,} -> {after.workload.seq_len:,}")
+    if row_of(before.plan, before.model) is None:
+        was, is_ = (stage_values(job) | {"global_batch": job.workload.global_batch or 0} for job in (before, after))
+        found += [f"{name} {was[name]} -> {is_[name]}" for name in changes if name in was and was[name] != is_[name]]
     if "expert_load" in changes:
         load = after.workload.expert_load
         found.append(f"expert load {load.described if load else f'{after.workload.expert_imbalance:.3g}'}")
@@ -232,9 +217,9 @@ def describe_conditions(before: Job, after: Job, changes: Mapping[str, Any]) -> 
 
 
 def varied_settings(job: Job, row: PlanRow | None) -> tuple[Setting, ...]:
-    """Settings of a plan with the values each could have beside the others; none where no row says the plan."""
+    """Settings of a plan, or of its stages where no row says it, with the values each could have beside the others."""
     if row is None:
-        return ()
+        return stage_settings(job)
     return tuple(_setting(name, row, job) for name in AXES if name not in ("ep", "etp") or job.model.is_moe)
 
 
@@ -268,28 +253,17 @@ def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
     """Values near a row's own, whether legal or not."""
     own = _value_of(row, name)
     if name == "recompute":
-        return _with(own, ("none", selective_words(model)[0], "full"))
+        return with_own(own, ("none", selective_words(model)[0], "full"))
     if name == "sharding":
-        return _with(own, plain_shardings())
+        return with_own(own, plain_shardings())
     if name == "schedule":
-        return _with(own, PLAN_SCHEDULES)
+        return with_own(own, PLAN_SCHEDULES)
     if name == "vpp":
-        return _near(own, range(1, max(model.most_stages // row.pp, 1) + 1))
+        return near(own, range(1, max(model.most_stages // row.pp, 1) + 1))
     if name == "mbs":
-        return _near(own, divisors(max(row.gbs // row.dp, 1)))
+        return near(own, divisors(max(row.gbs // row.dp, 1)))
     limit = min(MOST_DEGREE[name], model.most_stages if name == "pp" else row.devices)
-    return _near(own, (degree for degree in divisors(row.devices) if degree <= limit))
-
-
-def _with(own: int | str, names: Iterable[str]) -> list[int | str]:
-    found: list[int | str] = list(names)
-    return found if own in found else [own, *found]
-
-
-def _near(own: int | str, numbers: Iterable[int]) -> list[int | str]:
-    """The own value and the least others, powers of two before other numbers."""
-    candidates = sorted(set(numbers) - {own}, key=lambda n: (n & (n - 1) != 0, n))
-    return sorted([own, *candidates[: MOST_CHOICES - 1]], key=int)
+    return near(own, (degree for degree in divisors(row.devices) if degree <= limit))
 
 
 def _moved(row: PlanRow, name: str, value: Any, devices: int) -> PlanRow:

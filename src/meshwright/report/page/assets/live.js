@@ -201,7 +201,7 @@ class Live {
 
   // The whole plan in one line, to read, copy and write.
   line(shell, knobs) {
-    const own = knobs.settings.length > 0;
+    const own = knobs.settings.some(({ name }) => name === "tp");
     if (!own && shell.document.inputs.cluster.groups.length > 1) return null;
     return html("div", { class: "row" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-row" }, html("span", {}, "Plan in one line")),
       html("input", { id: "knob-row", class: "button mono", style: { width: "100%" }, spellcheck: "false", value: this.failed && this.changes.row ? this.changes.row : own ? knobs.entry.name ?? knobs.entry.title : "", placeholder: own ? null : "tp8.pp4.mbs1.z1",
@@ -211,9 +211,11 @@ class Live {
 
   setting(shell, { name, value, values }) {
     const own = name in this.changes;
-    const shown = (one) => (name === "recompute" ? recomputed(one) : String(one));
-    const id = `knob-${name}`;
-    const head = (output) => [html("span", {}, NAMES[name] ?? name), output];
+    // `H100: tp` is of the stages on H100.
+    const [axis, group] = name.split(": ").reverse();
+    const shown = (one) => (axis === "recompute" ? recomputed(one) : String(one));
+    const id = `knob-${name.replaceAll(/\W+/g, "-")}`;
+    const head = (output) => [html("span", {}, group ? `${group}: ` : "", NAMES[axis] ?? axis), output];
     let control;
     if (name === "schedule") {
       const options = values.map((one) => html("option", { value: one.value, selected: one.value === value, disabled: Boolean(one.problem), title: one.problem?.what },
