@@ -18,7 +18,8 @@
 //   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
 //                            promise that rejects with { problems } where the server refuses
 //   save(form)               live: one step of the plan as a file, `svg` or `chrome`; a promise that rejects likewise
-//   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings }]
+//   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings,
+//                            timeline() }], whose last is a promise of what the timeline draws of it, null without
 //   get(key), set(key, text) what a view wants to keep in the address
 import { table } from "page/table.js";
 import { coded, dotted, html, svg } from "page/svg.js";
@@ -254,6 +255,7 @@ function comparedInFile(shell) {
   const order = [shell.index, ...shell.document.plans.keys()].filter((at, place, all) => all.indexOf(at) === place);
   return order.slice(0, MOST_COMPARED).map((at) => ({
     title: shell.document.plans[at].title, entry: shell.document.plans[at], settings: shell.given.data.compare?.[at]?.settings ?? {},
+    timeline: () => Promise.resolve(shell.given.data.timeline?.[at] ?? null),
   }));
 }
 

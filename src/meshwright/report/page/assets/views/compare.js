@@ -1,6 +1,7 @@
 import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
 import { explains } from "page/card.js";
 import { dotted, html, svg } from "page/svg.js";
+import { kindsLegend, pipelineFigure } from "page/views/timeline.js";
 import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
 
 export const view = {
@@ -24,8 +25,45 @@ export const view = {
     }
     const apart = html("p", { class: "muted", style: { margin: "14px 0 0" } }, "Bars of whole steps do not start at zero, so that what changes between two plans can be seen.");
     root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
+    if (!page.held) await timelines(root.appendChild(html("section", { style: { "margin-top": "20px" } })), found);
   },
 };
+
+// One step of A and of another plan, one below the other: a moment is at the same place in both, and they move together.
+async function timelines(root, found) {
+  const shown = html("div", { class: "beside-steps" });
+  const others = found.slice(1).map((one, at) => html("option", { value: String(at + 1) }, `${letter(at + 1)}: ${one.title}`));
+  const choice = others.length < 2 ? null : html("label", {}, html("span", { class: "muted" }, "A above "), html("select", { class: "button", onchange: (event) => draw(Number(event.target.value)) }, ...others));
+  root.append(html("h2", {}, "One step of each, on one axis"), choice ?? "", shown);
+  let turn = 0;
+  await draw(1);
+
+  async function draw(other) {
+    const own = ++turn;
+    const pair = [0, other];
+    const data = await Promise.all(pair.map((at) => found[at].timeline())).catch(() => []);
+    if (own !== turn) return;
+    const missing = pair.filter((_, place) => !data[place] || data[place].absent);
+    if (missing.length) {
+      shown.replaceChildren(html("p", { class: "absent" }, `No timeline of ${missing.map(letter).join(" and ")}: ${data[pair.indexOf(missing[0])]?.absent ?? "this page holds none of it."}`));
+      return;
+    }
+    const span = Math.max(...data.map((one) => one.end_s));
+    const figures = [];
+    const together = ({ from, to }) => figures.forEach(({ canvas }) => { if (canvas.shown.from !== from || canvas.shown.to !== to) canvas.show(from, to); });
+    shown.replaceChildren();
+    for (const [place, at] of pair.entries()) {
+      const box = html("section", {}, html("h3", {}, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, ...dotted(found[at].title)), " ", html("span", { class: "muted" }, seconds(data[place].end_s))));
+      shown.append(box);
+      figures.push(await pipelineFigure(box, data[place], { heights: { span }, moved: together }));
+      if (own !== turn) return;
+      box.pipeline = figures.at(-1).canvas;
+    }
+    const button = (text, deed) => html("button", { type: "button", class: "button", onclick: deed }, text);
+    shown.prepend(html("div", { class: "toolbar" }, button("Whole step", () => figures[0].canvas.show(0, span)), button("Zoom in", () => figures[0].canvas.zoom(0.6)), button("Zoom out", () => figures[0].canvas.zoom(1 / 0.6)), figures[0].about));
+    shown.append(kindsLegend(figures[0].step));
+  }
+}
 
 const letter = (at) => "ABCD"[at];
 const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));

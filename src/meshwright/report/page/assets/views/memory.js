@@ -4,6 +4,7 @@ import { secondsText } from "page/pipeline.js";
 import { unpacked } from "page/packed.js";
 import { axisStrip, memoryStrip } from "page/strips.js";
 import { html } from "page/svg.js";
+import { treemap } from "page/treemap.js";
 import { gib, ofCapacity, percent, seconds, signedPercent } from "page/units.js";
 
 const KINDS = Object.keys(MEMORY);
@@ -66,7 +67,7 @@ export const view = {
       const stage = stages[at] ?? stages[worst];
       rows.forEach((element, own) => element.setAttribute("aria-pressed", String(own === at)));
       page.set?.("stage", at === worst ? null : String(at));
-      below.replaceChildren(over ? timed(stage, at) : "", parts(stage, at));
+      below.replaceChildren(html("div", {}, over ? timed(stage, at) : "", areas(stage, at)), parts(stage, at));
       if (over) below.querySelector(".over-time").dispatchEvent(new Event("shown"));
     }
 
@@ -84,6 +85,14 @@ export const view = {
       box.addEventListener("shown", draw);
       new ResizeObserver(draw).observe(host);
       return box;
+    }
+
+    function areas(stage, at) {
+      const spare = stage.capacity_bytes - stage.peak_memory_bytes;
+      return treemap([
+        ...KINDS.map((kind) => ({ name: MEMORY[kind], size: stage.memory_bytes[kind], colour: memoryColour(kind), shown: gib(stage.memory_bytes[kind]) })),
+        ...(spare > 0 ? [{ name: "free", size: spare, colour: "var(--sunken)", shown: gib(spare), paper: true }] : []),
+      ], `Memory of ${data.names[at]} at its peak as areas${spare > 0 ? ", what is free among them" : ""}`);
     }
 
     function parts(stage, at) {

@@ -18,7 +18,8 @@ export const exposedOf = (shares) => EXPOSED.reduce((sum, name) => sum + (shares
 // The colour of a part of a stage's time; what is not in the palette of parts is a span's.
 const gutterColour = (name) => (name === "bubble" ? "var(--sunken)" : name === "optimizer" ? spanColour("optimizer") : part(name));
 
-export async function pipelineFigure(root, data, { keep = null, heights = {} } = {}) {
+// keep: is told the window as a text, moved: as { from, to }; heights: what `pipelineCanvas` takes.
+export async function pipelineFigure(root, data, { keep = null, moved = null, heights = {} } = {}) {
   const step = await stepOf(data);
   const status = html("p", { class: "unseen", "aria-live": "polite" });
   const about = html("p", { class: "pipeline-window muted" });
@@ -44,6 +45,7 @@ export async function pipelineFigure(root, data, { keep = null, heights = {} } =
       strips.forEach((strip) => strip(shown));
       about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(step.end_s)}`;
       if (keep) keep(windowText(shown.from, shown.to));
+      if (moved) moved(shown);
     },
   });
   strips.push(axisStrip(axis, (moment) => canvas.x(moment)));

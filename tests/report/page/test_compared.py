@@ -1,0 +1,75 @@
+"""Plans beside each other and what a release was held against, in a real browser: their numbers are the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.page import source_of
+from meshwright.formats.files import read_table
+from meshwright.library.calibration import PACKAGED
+from meshwright.report.page.source import PageSource
+from meshwright.units import gib, percent
+from tests.report.page.chromium import Shown, chromium
+from tests.report.page.sources import served
+
+WINDOWS = """() => [...document.querySelectorAll(".beside-steps section")].map(({ pipeline }) =>
+  [pipeline.shown.from, pipeline.shown.to, pipeline.step.end_s])"""
+
+AREAS = """() => [...document.querySelectorAll(".treemap rect")].map(({ width, height }) =>
+  (width.baseVal.value + 1) * (height.baseVal.value + 1))"""
+
+
+@pytest.fixture(scope="module")
+def two_plans() -> PageSource:
+    return source_of(plan("llama-3-8b", gpus="8xH100", top=2))
+
+
+@pytest.fixture(scope="module")
+def shown(two_plans: PageSource) -> Iterator[Shown]:
+    with served(two_plans) as address, chromium(own=address) as browser:
+        browser.page.goto(address)
+        browser.page.wait_for_selector("html[data-priced]", state="attached")
+        yield browser
+
+
+def test_two_steps_stand_on_one_axis_and_move_together(shown: Shown, two_plans: PageSource) -> None:
+    shown.page.click("#tab-compare")
+    shown.page.wait_for_selector(".beside-steps section:nth-of-type(2) canvas")
+    ends_s = [one.estimate.step_time_s for one in two_plans.plans]
+    (from_a, to_a, end_a), (from_b, to_b, end_b) = shown.evaluate(WINDOWS)
+    assert (end_a, end_b) == pytest.approx(tuple(ends_s))
+    assert (from_a, to_a) == (from_b, to_b) == pytest.approx((0, max(ends_s)))
+    shown.page.get_by_role("button", name="Zoom in").click()
+    (from_a, to_a, _), (from_b, to_b, _) = shown.evaluate(WINDOWS)
+    assert (from_a, to_a) == (from_b, to_b)
+    assert to_a - from_a < 0.7 * max(ends_s)
+    assert shown.serious() == []
+    assert shown.complaints == []
+
+
+def test_the_memory_of_a_stage_is_areas_with_the_sizes_of_its_plan(shown: Shown, two_plans: PageSource) -> None:
+    shown.page.click("#tab-memory")
+    shown.page.wait_for_selector(".treemap")
+    names = shown.evaluate("() => [...document.querySelectorAll('.treemap g')].map((one) => one.ariaLabel)")
+    stage = max(two_plans.plans[0].estimate.stages, key=lambda one: one.peak_memory_bytes / one.capacity_bytes)
+    sizes = stage.to_dict()["memory_bytes"]
+    assert f"weights: {gib(sizes['weights'])}" in names
+    assert len(names) == sum(size > 0 for size in sizes.values()) + (stage.peak_memory_bytes < stage.capacity_bytes)
+    areas = shown.evaluate(AREAS)
+    assert sum(areas) == pytest.approx(480 * 260, rel=0.05)
+    assert shown.complaints == []
+
+
+def test_without_a_file_the_errors_of_the_release_are_shown(shown: Shown) -> None:
+    shown.page.click("#tab-accuracy")
+    shown.page.wait_for_selector("#view table")
+    fit = read_table(PACKAGED, "calibration")
+    said = shown.page.inner_text("#view")
+    assert f"{fit['runs']} published steps of {len(fit['ranges']['left_out']['sources'])} sources" in said
+    for name in ("after", "left_out"):
+        assert percent(fit["errors"][name]["median"]) in said
+    assert shown.page.locator("#view tbody tr").count() == 2 + len(fit["ranges"]["left_out"]["sources"])
+    assert shown.serious() == []
