@@ -79,6 +79,9 @@ async () => {
 FRAMES = 120
 MEGABYTE = 1e6
 
+HEAVY_VIEWS = ("timeline", "memory")
+"""Views that a moved slider has simulated anew."""
+
 
 def main() -> None:
     """Measure, draw and print."""
@@ -180,6 +183,11 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
         paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         page.wait_for_selector("html[data-priced]", state="attached")
         times = pulled(page)
+        by_view = {}
+        for view in HEAVY_VIEWS:
+            page.click(f"#tab-{view}")
+            page.wait_for_selector(f"html[data-drawn^='{view}:']", state="attached")
+            by_view[view] = quantiles(pulled(page), n=20)
         if picture is not None:
             page.click("#knob-recompute-sel")
             page.click("#tab-timeline")
@@ -190,7 +198,9 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
     return [
         Line(f"page of {of}, first paint", paint_ms / 1e3, 1, "s", note=f"served after {ready_s:.2f} s of planning"),
         Line(f"slider of {of}, p95", cuts[18], 50, "ms", note=f"move to paint; median {cuts[9]:.0f} ms"),
-    ]
+        *(Line(f"slider of {of} beside its {view}, p95", own[18], 50, "ms", note=f"median {own[9]:.0f} ms")
+          for view, own in by_view.items()),
+    ]  # fmt: skip
 
 
 def pulled(page: Any) -> list[float]:
