@@ -25,7 +25,7 @@ function released({ date, runs, errors, inside, sources }, page) {
   const bar = (share) => html("span", { class: "share" }, html("i", { style: { width: `${100 * share}%` } }), percent(share));
   const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "What this release was held against"),
     html("p", {}, `${count(runs)} published steps of ${sources.length} sources, fitted on ${date}. Each source was also predicted by a fit that had left it out: expect that of a machine that nobody measured. ${percent(inside)} of those runs lie inside the range of their prediction.`),
-    html("div", { class: "scrolled" }, html("table", {}, html("caption", { class: "unseen" }, "Errors of the fit"),
+    html("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": "Errors of the fit" }, html("table", {}, html("caption", { class: "unseen" }, "Errors of the fit"),
       html("thead", {}, html("tr", {}, ...["Step time of", "Median error", "90% within", "Bias"].map((name, at) => html("th", { scope: "col", class: at ? "number" : null }, name)))),
       html("tbody", {}, html("tr", {}, html("th", { scope: "row" }, "runs in the fit"), ...off(after)), html("tr", {}, html("th", { scope: "row" }, "sources left out of it"), ...off(unseen))))));
   page.table(root, [{ name: "Source, left out of the fit", key: "source" }, { name: "Runs inside their range", key: "inside", number: true, show: bar }], sources, { title: "Sources", folded: false });
