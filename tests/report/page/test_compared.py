@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_the_memory_of_a_stage_is_areas_with_the_sizes_of_its_plan(shown: Shown,
 def test_without_a_file_the_errors_of_the_release_are_shown(shown: Shown) -> None:
     shown.page.click("#tab-accuracy")
     shown.page.wait_for_selector("#view table")
-    fit = read_table(PACKAGED, "calibration")
+    fit: Mapping[str, Any] = read_table(PACKAGED, "calibration")
     said = shown.page.inner_text("#view")
     assert f"{fit['runs']} published steps of {len(fit['ranges']['left_out']['sources'])} sources" in said
     for name in ("after", "left_out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
 @cache
 def _of_the_release() -> dict[str, Any]:
     """Errors of the fit that comes with the package, on its own runs and on sources it was fitted without."""
-    found = read_table(PACKAGED, "calibration")
+    found: Mapping[str, Any] = read_table(PACKAGED, "calibration")
     left_out = found["ranges"]["left_out"]
     return {
         "date": found["date"],
