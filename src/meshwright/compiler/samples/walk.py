@@ -25,6 +25,7 @@ from meshwright.compiler.inline import CALLS, CHECKPOINTS, is_dropped, opened, p
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.blocks import in_blocks
 from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
+from meshwright.compiler.samples.kernels import KERNEL, kernel_placements
 from meshwright.compiler.samples.loops import mapped, scanned
 from meshwright.compiler.samples.placements import (
     ADDING,
@@ -124,11 +125,16 @@ class Walk:
         given = [self.total(value) for value in given]
         if name == "gather" and (found := self._rows_of_own(program, eqn, given)) is not None:
             return [found]
-        wanted, made = sample_placements(eqn, [value.placement for value in given], self.ranks)
+        own = [value.placement for value in given]
+        if name == KERNEL:
+            wanted, made, part = kernel_placements(eqn, own, self.ranks)
+        else:
+            wanted, made = sample_placements(eqn, own, self.ranks)
+            part = for_rank(eqn, wanted, made, self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
         if name in ADDING and made == [SUM]:
             given[0] = self.summand(given[0])
-        results = self.evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
+        results = self.evaluated(program, part, given)
         for var, value, placement in zip(eqn.outvars, results, made, strict=True):
             if value is not None and part_shape(var.aval.shape, placement, self.ranks) != np.shape(value):
                 raise NotShared(f"{name} has no part for the samples of one rank")
