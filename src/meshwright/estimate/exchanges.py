@@ -13,11 +13,10 @@ Source: DeepSeek-AI, DeepSeek-V3 technical report (arXiv 2412.19437), 2024-12, f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.work_seconds import LayerCompute
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Rows
 from meshwright.strategies.columns import BEST_OVERLAP, StrategyColumns
@@ -32,25 +31,6 @@ PAIRED_ON_TIME = 0.5
 
 Place = tuple[str, str]
 """Direction of an exchange, `dispatch` or `combine`, and phase."""
-
-
-@dataclass(slots=True)
-class LayerCompute:
-    """Seconds of a layer's compute by what may run beside an exchange, per row."""
-
-    rows: int
-    experts: dict[str, Rows] = field(default_factory=dict)
-    """Of routed experts, by phase."""
-    shared: dict[str, Rows] = field(default_factory=dict)
-    """Of shared experts, by phase."""
-
-    def add(self, what: dict[str, Rows], phase: str, seconds: Rows) -> None:
-        """Count seconds of one of the two."""
-        what[phase] = what.get(phase, np.zeros(self.rows)) + seconds
-
-    def of(self, what: dict[str, Rows], phase: str) -> Rows:
-        """What was counted, 0 where nothing was."""
-        return what.get(phase, np.zeros(self.rows))
 
 
 def exposed_exchanges(

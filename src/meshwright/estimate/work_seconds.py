@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -157,6 +157,25 @@ class CoreParts:
     backward_s: Rows | float = 0.0
     module: str = ""
     """That recompute may repeat."""
+
+
+@dataclass(slots=True)
+class LayerCompute:
+    """Seconds of a layer's compute by what may run beside an exchange, per row."""
+
+    rows: int
+    experts: dict[str, Rows] = field(default_factory=dict)
+    """Of routed experts, by phase."""
+    shared: dict[str, Rows] = field(default_factory=dict)
+    """Of shared experts, by phase."""
+
+    def add(self, what: dict[str, Rows], phase: str, seconds: Rows) -> None:
+        """Count seconds of one of the two."""
+        what[phase] = what.get(phase, np.zeros(self.rows)) + seconds
+
+    def of(self, what: dict[str, Rows], phase: str) -> Rows:
+        """What was counted, 0 where nothing was."""
+        return what.get(phase, np.zeros(self.rows))
 
 
 class LayerSums:
