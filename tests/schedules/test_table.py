@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES, Kind, Placement, ScheduleTable, Times, simulate
+from meshwright.schedules.table import _places_all
 
 
 def written(orders: list[str], placement: Placement, micro_batches: tuple[int, ...] = (2,)) -> ScheduleTable:
@@ -135,3 +136,26 @@ def test_a_table_is_read_as_it_was_written_but_not_with_a_chain_of_nobody() -> N
     assert table.entries()[0][:2] == ["F0.0", "F0.1"]
     with pytest.raises(InputError, match="chains"):
         ScheduleTable.from_dict({**data, "chains": [[0, 1], []]})
+
+
+@pytest.mark.parametrize(
+    ("chains", "whole"),
+    [
+        ([[0, 1, 2]], True),
+        ([[0, 1], [1, 0]], True),
+        (((0,), (1,)), True),
+        ([[0, 2]], False),
+        ([[1, 2]], False),
+        ([[0, 1], []], False),
+        ([], False),
+        ([[]], False),
+        ([[False, True]], False),
+        ([[0, True]], False),
+        ([[0, 1.0]], False),
+        ([0, 1], False),
+        ("01", False),
+        (None, False),
+    ],
+)
+def test_chains_are_lists_of_whole_numbers_that_visit_every_worker(chains: object, whole: bool) -> None:
+    assert _places_all(chains) == whole

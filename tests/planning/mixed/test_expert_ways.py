@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from meshwright import plan
+from meshwright.planning.mixed import native
 from meshwright.planning.mixed.expert_ways import of_other_ways
+from meshwright.planning.mixed.native import WAY_GAIN
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 
@@ -42,3 +47,22 @@ def test_only_what_is_pinned_is_tried(overlap: str) -> None:
     held = Space(pins=(("dispatcher", ("deduplicated",)), ("ep_overlap", (overlap,))))
     for other in of_other_ways(job.plan, held, job.workload):
         assert {strategy.expert.overlap for strategy in other.strategies if strategy.expert.ep > 1} == {overlap}
+
+
+@pytest.mark.parametrize("way", ["alltoall", "deepep"])
+@pytest.mark.parametrize("step_s", [None, 1.0 - 2 * WAY_GAIN, 1.0 - WAY_GAIN, 1.0 - WAY_GAIN / 2, 1.0, 1.0 + WAY_GAIN])
+def test_another_way_has_to_gain_and_the_plain_one_only_to_tie(
+    way: str, step_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_of(*ways: str) -> Any:
+        return SimpleNamespace(strategies=[SimpleNamespace(expert=SimpleNamespace(dispatcher=one)) for one in ways])
+
+    # One strategy that is not plain makes the whole plan a special one.
+    other = plan_of("alltoall", way)
+    monkeypatch.setattr(native, "of_other_ways", lambda plan, space, workload: iter([other]))
+    priced = None if step_s is None else SimpleNamespace(step_time_s=step_s)
+    source: Any = SimpleNamespace(workload=None, priced=lambda plan: priced if plan is other else None)
+    one: Any = SimpleNamespace(plan=plan_of("alltoall"), step_time_s=1.0)
+    found = list(native.NativeSource._of_other_ways(source, one, Space()))
+    enough_s = 1.0 if way == "alltoall" else 1.0 - WAY_GAIN
+    assert found == ([priced] if step_s is not None and step_s <= enough_s else [])
