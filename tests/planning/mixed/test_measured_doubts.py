@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.planning.compose.sources.profiles.price import price_job
+from meshwright.planning.mixed import measured_doubts
 from meshwright.planning.mixed.measured_doubts import _doubted, doubts_of_profile, effects_of_profile
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP
@@ -68,6 +69,11 @@ def test_effects_are_those_that_matter_the_largest_first(job: MeasuredJob) -> No
     # A step that is itself the slower one of all counts as an effect by what is gained alone.
     assert len(effects_of_profile(job, 2.0 * step_s)) == len(list(_doubted(job.profile)))
     assert len(effects_of_profile(job, 0.5 * step_s)) == len(list(_doubted(job.profile)))
+
+
+def test_a_number_that_changes_nothing_is_no_effect(job: MeasuredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured_doubts, "_doubted", lambda profile: iter([("nothing", profile, profile)]))
+    assert effects_of_profile(job, price_job(job).step_time_s) == []
 
 
 def test_links_to_a_place_of_its_own_are_named_by_their_ends(tmp_path: Path) -> None:
