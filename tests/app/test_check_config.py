@@ -57,6 +57,42 @@ def test_a_configuration_gets_the_better_plan(target: str, line: str, tmp_path: 
     assert again.name == report.better.name
 
 
+BROKEN = {
+    "megatron": ("tp8.dp2.mbs1.rc-full", "--tensor-model-parallel-size 8", "--tensor-model-parallel-size 6"),
+    "bridge": ("tp4.dp4.z1.mbs1.rc-full", "tensor_model_parallel_size=4", "tensor_model_parallel_size=3"),
+    "automodel": ("tp4.dp4.fsdp.mbs1.rc-full", "global_batch_size: 64", "global_batch_size: 63"),
+    "torchtitan": ("tp4.dp4.fsdp.mbs1.rc-full", "tensor_parallel_degree=4", "tensor_parallel_degree=3"),
+    "maxtext": ("tp4.dp4.fsdp.mbs1.rc-full", "ici_tensor_parallelism: 4", "ici_tensor_parallelism: 3"),
+    "run": ("tp2.dp8.z1.mbs1.rc-full", "tp2.dp8", "tp2.dp4"),
+}
+
+
+@pytest.mark.parametrize(("target", "broken"), BROKEN.items())
+def test_a_file_that_says_no_plan_is_mended_in_place(target: str, broken: tuple[str, str, str], tmp_path: Path) -> None:
+    line, old, new = broken
+    texts = written(target, job(line, model_of(target)))
+    name = next(one for one in texts if TARGETS[target].recognised(one, texts[one]) or one.endswith(".sh"))
+    for beside, text in texts.items():
+        (tmp_path / beside).write_text(text)
+    # Behind the first line, which a script needs where it is.
+    mine = texts[name].replace("\n", "\n# mine\n", 1) if not name.endswith(".txt") else texts[name]
+    assert old in mine
+    (tmp_path / name).write_text(mine.replace(old, new))
+    better = tmp_path / "better" / name
+    better.parent.mkdir()
+    asked: dict[str, Any] = {"cluster": "16xH100", "seq_len": 4096, "source_format": target}
+    report = mw.check(model_of(target), source=tmp_path / name, fix=True, output=better, **asked)
+    assert not report.ok
+    assert report.fix is not None
+    assert report.fix.diff, report.fix.why_not
+    kept = [one for one in mine.split("\n") if one in better.read_text().split("\n")]
+    assert len(kept) >= len(mine.split("\n")) - len(report.fix.changes) - 1
+    assert ("# mine" in better.read_text()) is not name.endswith(".txt")
+    again = mw.check(model_of(target), source=better, search=False, **asked)
+    assert again.ok
+    assert again.name == report.fix.plan
+
+
 def test_a_plan_that_needs_a_file_less_is_exported_anew(tmp_path: Path) -> None:
     for name, text in written("accelerate", job("tp2.nosp.dp8.fsdp.mbs1.rc-full", "llama-3.1-8b")).items():
         (tmp_path / name).write_text(text)

@@ -36,6 +36,9 @@ def test_a_file_of_nobody_known_names_the_choices() -> None:
         of_another("run.yaml", "run_name: a\nmodel: {}\ntrain_dataset: {}\ndevice_train_microbatch_size: auto\n")
         is None
     )
+    ladder = of_another("ladder.py", "from olmo_core.model_ladder import ModelLadder\n")
+    assert ladder is not None
+    assert "OLMo-core's" in ladder.what
     assert of_another("run.json", "actor_rollout_ref: {}\n") is None
 
 

@@ -70,6 +70,10 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
     read = {said.option for said in (*now.said, *wanted.said)}
     changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
+    first = edited_files(source, changes) if now.row is None else ""
+    if not isinstance(first, str):  # what says no plan was not read to its end
+        read |= {said.option for said in source.reading(first).said}
+        changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
     settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]

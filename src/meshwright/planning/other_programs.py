@@ -72,12 +72,15 @@ def of_a_workflow(name: str, text: str) -> Problem | None:
 
 
 def of_another(name: str, text: str) -> Problem | None:
-    """Why a YAML file is none that a plan is read of, by the program whose it is; None of unknown ones.
+    """Why a file is none that a plan is read of, by the program whose it is; None of unknown ones.
 
     Args:
         name: of the file.
         text: of the file.
     """
+    if name.endswith(".py") and "olmo_core" in text:
+        why = "it makes several trainings, or none: one TransformerConfig and one TrainModuleConfig are read"
+        return Problem(what=f"{name!r} is OLMo-core's", why=why, fix=_PRICED, field="source")
     return _among(_OTHERS, name, text)
 
 

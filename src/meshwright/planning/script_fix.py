@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from meshwright.targets.contract import PLAN_FILE
 
 _OF_A_PLAN = re.compile(
     r"parallel|recompute|checkpoint-activations|virtual|pipeline|distributed-optimizer|overlap|fsdp|offload|"
-    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format|zero-stage|cpu-optimizer"
+    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format|zero-stage|cpu-optimizer|^--plan$"
 )
 """Options that say a plan, not the model or the run."""
 _SECRET = re.compile(
@@ -102,20 +102,20 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
             "recompute, --ds-sequence-parallel-size for Ulysses; stages are of equal size and have one chunk"
         )
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=why)
-    changes = list(_changes(now, read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})))
-    text, missed = source.text, []
-    other = [change.option for change in changes if change.option in source.target.elsewhere]
-    changes = [change for change in changes if change.option not in other]
+    other_plan = read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})
+    all_changes = list(_changes(now, other_plan))
+    other = [change.option for change in all_changes if change.option in source.target.elsewhere]
+    changes = [change for change in all_changes if change.option not in other]
     notes = tuple(
         f"{option} is not an option of this script; set it with {source.target.elsewhere[option]}" for option in other
     )
-    changing = {change.option for change in changes}
-    for change in changes:
-        edited = _edited(source, text, change, changing)
-        if edited is None:
-            missed.append(change.option)
-        else:
-            text = edited
+    text, missed = _with_changes(source, source.text, changes)
+    if now.row is None and not missed:  # what says no plan was not read to its end
+        told = {change.option for change in all_changes}
+        more = [change for change in _changes(source.read(text), other_plan) if change.option not in told]
+        text, missed = _with_changes(source, text, more)
+        changes += more
+    notes += tuple(_left_beside(source, dict(written.files)))
     kept = tuple(changes)
     reached = source.read(text).row
     if reached is not None and "--overlap-grad-reduce" in other:
@@ -137,6 +137,26 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         text=text,
         notes=notes,
     )
+
+
+def _with_changes(source: LaunchSource, text: str, changes: Sequence[OptionChange]) -> tuple[str, list[str]]:
+    """A script with options changed, and those of them that cannot be changed in place."""
+    missed, changing = [], {change.option for change in changes}
+    for change in changes:
+        edited = _edited(source, text, change, changing)
+        if edited is None:
+            missed.append(change.option)
+        else:
+            text = edited
+    return text, missed
+
+
+def _left_beside(source: LaunchSource, written: Mapping[str, str]) -> Iterator[str]:
+    """Says which files beside a script still say its own plan."""
+    for name, text in written.items():
+        there = source.near(name) if name.endswith((".json", ".yaml")) and name != PLAN_FILE else None
+        if there is not None and there != text and name != source.name:
+            yield f"{name} beside it says the old plan: take its keys from `export --to {source.target.name}`"
 
 
 def _without_secrets(text: str) -> str:
