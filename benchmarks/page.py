@@ -185,9 +185,10 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
         times = pulled(page)
         by_view = {}
         for view in HEAVY_VIEWS:
-            page.click(f"#tab-{view}")
-            page.wait_for_selector(f"html[data-drawn^='{view}:']", state="attached")
-            by_view[view] = quantiles(pulled(page), n=20)
+            page.goto("about:blank")
+            page.goto(f"{url}#view={view}")
+            page.wait_for_selector(f"html[data-drawn^='{view}:'][data-priced]", state="attached")
+            by_view[view] = quantiles(pulled(page, without=("knob-seq_len",)), n=20)
         if picture is not None:
             page.click("#knob-recompute-sel")
             page.click("#tab-timeline")
@@ -203,10 +204,15 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
     ]  # fmt: skip
 
 
-def pulled(page: Any) -> list[float]:
-    """Milliseconds from each move of a slider until the browser has painted what it changes."""
+def pulled(page: Any, without: tuple[str, ...] = ()) -> list[float]:
+    """Milliseconds from each move of a slider until the browser has painted what it changes.
+
+    Args:
+        page: that shows a plan.
+        without: sliders that are left alone: the longest sequence would be simulated for every move after it.
+    """
     sliders = page.evaluate("[...document.querySelectorAll('aside input[type=range]')].map((one) => one.id)")
-    priced = [name for name in sliders if name not in ("knob-global_batch", "knob-memory-of-a-device")]
+    priced = [name for name in sliders if name not in ("knob-global_batch", "knob-memory-of-a-device", *without)]
     return [ms for name in priced[:SLIDERS] for ms in page.evaluate(PULLED, name)]
 
 
