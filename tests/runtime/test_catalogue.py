@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import pytest
 
@@ -41,6 +43,18 @@ def test_recomputation_and_forwards_that_run_ahead_change_no_number(name: str) -
     for schedule in ("1f1b", name):
         run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=8, schedule=schedule))
         reached.append(run(initial(), batch()))
+    assert largest_difference(*reached) < 1e-7
+
+
+def test_a_map_of_stages_that_are_no_neighbours_changes_no_number_where_steps_drain() -> None:
+    """Worker 1 holds the two stages in the middle, worker 0 the first and the last."""
+    mapped = {"num_stages": 2, "chunks": 2, "schedule": "ftpipe-flush-0_1_1_0"}
+    reached = []
+    ways: tuple[dict[str, Any], ...] = ({"num_stages": 4, "schedule": "1f1b"}, mapped)
+    for how in ways:
+        run = mw.parallelize(step, method=mw.LocalPipeline(num_micro_batches=8, **how))
+        reached.append(run(initial(), batch()))
+    assert run.lower(jax.eval_shape(initial), jax.eval_shape(batch)).verified.exact
     assert largest_difference(*reached) < 1e-7
 
 
