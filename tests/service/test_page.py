@@ -425,6 +425,22 @@ def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:
         assert process.wait(120) == 0
 
 
+def test_an_interrupt_ends_the_page_while_a_request_is_under_way() -> None:
+    command = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())"]
+    words = [*command, "web", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = urllib.parse.urlparse(process.stdout.readline().strip())
+        assert url.port is not None
+        with socket.create_connection(("127.0.0.1", url.port)) as caller:
+            head = f"POST {url.path}view HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: 100\r\n\r\n"
+            caller.sendall(head.encode() + b'{"half": ')
+            assert asked(url.geturl())[0] == 200
+            process.send_signal(2)
+            _, complaints = process.communicate(timeout=120)
+        assert (process.returncode, "Traceback" in complaints) == (0, False)
+
+
 @contextmanager
 def opened_by_the_command(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`web` under way, and the address that its browser is sent to."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 8417, 100
+ENDING_S = 2
+"""How long an interrupted page waits for what it is working out."""
 
 
 def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
@@ -67,7 +69,8 @@ def _server(asked: WebRequest, key: str) -> uvicorn.Server:
 
     answers = PageAnswers()
     first = answers.add(page_source(asked))
-    return uvicorn.Server(http_of(page_app(answers, first, key), log_level="error"))
+    config = http_of(page_app(answers, first, key), timeout_graceful_shutdown=ENDING_S)
+    return uvicorn.Server(config)
 
 
 def _question(asked: WebRequest) -> str:
