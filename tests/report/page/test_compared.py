@@ -19,6 +19,9 @@ from tests.report.page.sources import served
 WINDOWS = """() => [...document.querySelectorAll(".beside-steps section")].map(({ pipeline }) =>
   [pipeline.shown.from, pipeline.shown.to, pipeline.step.end_s])"""
 
+ALIKE = """() => new Set([...document.querySelectorAll(".beside-steps section")].map(({ pipeline }) =>
+  `${pipeline.shown.from} ${pipeline.shown.to}`)).size === 1"""
+
 AREAS = """() => [...document.querySelectorAll(".treemap rect")].map(({ width, height }) =>
   (width.baseVal.value + 1) * (height.baseVal.value + 1))"""
 
@@ -44,6 +47,7 @@ def test_two_steps_stand_on_one_axis_and_move_together(shown: Shown, two_plans: 
     assert (end_a, end_b) == pytest.approx(tuple(ends_s))
     assert (from_a, to_a) == (from_b, to_b) == pytest.approx((0, max(ends_s)))
     shown.page.get_by_role("button", name="Zoom in").click()
+    shown.until(ALIKE)  # the other follows a frame later
     (from_a, to_a, _), (from_b, to_b, _) = shown.evaluate(WINDOWS)
     assert (from_a, to_a) == (from_b, to_b)
     assert to_a - from_a < 0.7 * max(ends_s)
