@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from meshwright.cli.usage import refuse_missing_values
 from meshwright.fields.field import Field
 from meshwright.fields.job import OutputFields
 from meshwright.fields.request import Request, request_fields
@@ -118,11 +119,22 @@ def _take_words(command: Any) -> None:
     """Let a command and those below it take words, switches and lists of words unread, by public hooks of click's."""
     for parameter in command.params:
         _unread(parameter)
+    command.parse_args = partial(_parsed, command, command.parse_args)
     # The option for help is made when the command line is parsed.
     help_option = command.get_help_option
     command.get_help_option = lambda context: _unread(help_option(context))
     for inner in getattr(command, "commands", {}).values():
         _take_words(inner)
+
+
+def _parsed(command: Any, parse: Callable[[Any, list[str]], Any], context: Any, words: list[str]) -> Any:
+    """What a parser makes of words, once every option that takes a value has one.
+
+    Raises:
+        InputError: some have none.
+    """
+    refuse_missing_values(words, command.params, context.command_path)
+    return parse(context, words)
 
 
 def _unread(parameter: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
@@ -29,6 +30,39 @@ def optional_values(words: Sequence[str]) -> list[str]:
         alone = word in OPTIONAL_VALUES and (not after or after.startswith("-"))
         found.append(f"{word}={OPTIONAL_VALUES[word]}" if alone else word)
     return found
+
+
+def refuse_missing_values(words: Sequence[str], parameters: Sequence[Any], path: str) -> None:
+    """Let nobody take the option that follows for the value of one before it.
+
+    Args:
+        words: behind a verb.
+        parameters: of the verb.
+        path: the verb.
+
+    Raises:
+        InputError: options stand before another one, or last, without the value that they take.
+    """
+    known = {*_options(parameters)}
+    valued = {name: one for one in parameters if _takes_value(one) for name in one.opts}
+    typed = words[: words.index("--")] if "--" in words else words
+    problems = [
+        _missing_value(word, following, valued[word], path)
+        for word, following in zip_longest(typed, typed[1:])
+        if word in valued and (following is None or following in known)
+    ]
+    if problems:
+        raise InputError(problems, code="MW206")
+
+
+def _takes_value(parameter: Any) -> bool:
+    return parameter.param_type_name == "option" and not parameter.is_flag and not parameter.count
+
+
+def _missing_value(option: str, following: str | None, parameter: Any, path: str) -> Problem:
+    why = f"{following} behind it is an option of its own" if following else "nothing stands behind it"
+    fix = f"{option} {parameter.metavar or 'VALUE'}; `{path} --help` says what that is"
+    return Problem(what=f"{option} has no value", why=why, fix=fix, field=option)
 
 
 def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
