@@ -135,3 +135,10 @@ def test_who_only_wants_plans_gets_the_same_without_asking_trainers() -> None:
     asked, alone = plan_job(request), plan_job(request, trainers=False)
     assert (len(asked.trainers) > 0, alone.trainers) == (True, ())
     assert [one.estimate for one in asked.plans] == [one.estimate for one in alone.plans]
+
+
+@pytest.mark.parametrize("gpus", ["1xRTX4090", "1xH100,1xA100-80"])
+def test_trainers_priced_under_stated_software_say_so(gpus: str) -> None:
+    own, stated = (asked(model="llama-3.2-1b", gpus=gpus, lora="16", **more) for more in ({}, {"software": "unsloth"}))
+    said = "all priced with the kernels and memory of unsloth, as stated"
+    assert [any(said in why for why in one.verdict.why) for one in (own, stated)] == [False, True]

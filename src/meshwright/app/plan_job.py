@@ -247,7 +247,7 @@ def fine_tuned(
     Returns:
         The answer, None where no trainer runs a plan that fits; and what each trainer found.
     """
-    from meshwright.planning.under_trainers import best_trainer, under_trainers
+    from meshwright.planning.under_trainers import best_trainer, trainer_reason, under_trainers
     from meshwright.targets import FINE_TUNING
 
     tried = under_trainers(job, limits, aim, FINE_TUNING, top=max(top, 2), pareto=pareto, usual_devices=usual_devices)
@@ -255,7 +255,7 @@ def fine_tuned(
     if best is None:
         return None, tried
     answer = plan_set(best.inputs, best.plans, top=top, aim=aim, target=best.trainer)
-    named = Reason.of("trainer", title=best.title, trainers=len(tried))
+    named = trainer_reason(best.title, tried, job.software)
     verdict = answer.verdict
     verdict = verdict_of(verdict.text, (*verdict.reasons, named), verdict.runner_up)
     return replace(answer, trainers=tuple(one.plan for one in tried), verdict=verdict), tried

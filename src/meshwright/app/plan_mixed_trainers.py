@@ -15,10 +15,9 @@ from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.search import offer_of
 from meshwright.planning.objectives import Aim
-from meshwright.planning.reason import Reason
 from meshwright.planning.repair.job_repair import JobRepair
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
-from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, why_not
+from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, trainer_reason, why_not
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
@@ -59,7 +58,7 @@ def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> Pl
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     best, search = found
     answer = search.answer()
-    named = Reason.of("trainer", title=TARGETS[best.trainer].title, trainers=len(tried))
+    named = trainer_reason(TARGETS[best.trainer].title, tried, request.job.software)
     verdict = answer.verdict
     verdict = replace(verdict, why=(*verdict.why, reason_text(named)), reasons=(*verdict.reasons, named))
     return replace(answer, trainers=trainers, verdict=verdict)

@@ -16,6 +16,7 @@ from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
+from meshwright.planning.reason import Reason
 from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.watching import each_a_part
@@ -110,6 +111,18 @@ def best_trainer(found: Sequence[UnderTrainer], aim: Aim) -> Searched | None:
     """The trainer of the best plan, the first of equals; None where none runs any that fits."""
     able = [one.searched for one in found if one.searched is not None and one.plan.fits]
     return min(able, key=lambda one: aim.rank(offers(one.plans.found)[0]), default=None)
+
+
+def trainer_reason(best: str, found: Sequence[object], software: str | None) -> Reason:
+    """Whose plan an answer is.
+
+    Args:
+        best: title of the trainer.
+        found: under each trainer.
+        software: that the question states, with whose kernels and memory all of them are priced; None for their own.
+    """
+    stated = {} if software is None else {"software": software}
+    return Reason.of("trainer", title=best, trainers=len(found), **stated)
 
 
 def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceFields) -> InfeasibleError | None:

@@ -222,6 +222,12 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "less energy": lambda facts: f"a step takes {percent(facts['saved'])} less energy",
 }
 """Why devices are idle, by the reason's `why`."""
+
+
+def _as_stated(software: str | None) -> str:
+    return f", all priced with the kernels and memory of {software}, as stated" if software else ""
+
+
 SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "identity": lambda facts: f"plan: {facts['text']}",
     "time": _time,
@@ -230,7 +236,8 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
     "trainer": lambda facts: (
-        f"trainer: {facts['title']}, with the best plan of {facts['trainers']} trainers; --target NAME asks another"
+        f"trainer: {facts['title']}, with the best plan of {facts['trainers']} trainers"
+        f"{_as_stated(facts.get('software'))}; --target NAME asks another"
     ),
     "run by": _run_by,
     "unequal pipelines": lambda facts: (
