@@ -12,7 +12,7 @@ from meshwright.app.page import source_of
 from meshwright.formats.files import read_table
 from meshwright.library.calibration import PACKAGED
 from meshwright.report.page.source import PageSource
-from meshwright.units import gib, percent
+from meshwright.units import gib, percent, seconds
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import served
 
@@ -53,6 +53,21 @@ def test_two_steps_stand_on_one_axis_and_move_together(shown: Shown, two_plans: 
     assert to_a - from_a < 0.7 * max(ends_s)
     assert shown.serious() == []
     assert shown.complaints == []
+
+
+def test_a_choice_of_plans_stays_on_a_phone(shown: Shown) -> None:
+    longer = source_of(plan("llama-3-8b", gpus="8xH100", top=3))
+    browser = shown.page.context.browser
+    assert browser is not None
+    with served(longer) as address:
+        phone = browser.new_page(viewport={"width": 390, "height": 844})
+        phone.goto(f"{address}#view=compare")
+        phone.wait_for_selector(".beside-steps section:nth-of-type(2) canvas")
+        assert phone.locator("#view select").count() == 1
+        assert phone.evaluate("() => document.documentElement.scrollWidth") <= 390
+        whole_s = max(one.estimate.step_time_s for one in longer.plans[:2])
+        assert phone.inner_text(".pipeline-window >> nth=0").endswith(f" of {seconds(whole_s)}")
+        phone.close()
 
 
 def test_the_memory_of_a_stage_is_areas_with_the_sizes_of_its_plan(shown: Shown, two_plans: PageSource) -> None:

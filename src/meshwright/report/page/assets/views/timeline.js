@@ -43,7 +43,7 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
     ...heights,
     onView: (shown) => {
       strips.forEach((strip) => strip(shown));
-      about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(step.end_s)}`;
+      about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(heights.span ?? step.end_s)}`;
       if (keep) keep(windowText(shown.from, shown.to));
       if (moved) moved(shown);
     },
