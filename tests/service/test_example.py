@@ -34,12 +34,12 @@ def test_the_recorded_answer_is_what_the_planner_says() -> None:
     found = json.loads(json.dumps(example.worked_out()))
     if os.environ.get("MESHWRIGHT_UPDATE_DOCS"):
         FILE.write_text(json.dumps(found, separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8")
-        example.recorded.cache_clear()
-    assert differences(example.recorded(), found)[:5] == [], "`make example` records it anew"
+        example.recorded_example.cache_clear()
+    assert differences(example.recorded_example(), found)[:5] == [], "`make example` records it anew"
 
 
 def test_the_example_is_what_the_command_of_its_page_answers() -> None:
-    page = example.recorded()["page"]
+    page = example.recorded_example()["page"]
     assert page["made_by"]["command"] == "meshwright plan llama-3.1-70b --gpus 64xH100 --seq 8192"
     answer = plan("llama-3.1-70b", gpus="64xH100", seq_len=8192)
     shown, said = page["document"]["plans"][0], answer.plans[0]
@@ -48,10 +48,10 @@ def test_the_example_is_what_the_command_of_its_page_answers() -> None:
 
 
 def test_the_page_has_verdict_and_settings_before_there_is_an_answer() -> None:
-    plans = example.recorded()["page"]["document"]["plans"]
+    plans = example.recorded_example()["page"]["document"]["plans"]
     listener = listening(None)
     own = f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    with waiting_page(listener, "key", example.page()), chromium(own=own) as shown:
+    with waiting_page(listener, "key", example.example_page()), chromium(own=own) as shown:
         shown.page.goto(own)
         shown.page.wait_for_selector("html[data-priced]", state="attached")
         assert shown.page.inner_text(".verdict .plan") == plans[0]["title"]

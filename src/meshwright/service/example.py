@@ -20,9 +20,9 @@ FILE = "example.json"
 """In this package: the `page` as a server with this answer opens it, and the `palette` of its colours."""
 
 
-def page() -> str:
+def example_page() -> str:
     """The page with the recorded answer."""
-    found = recorded()
+    found = recorded_example()
     document = found["page"]
     made_by = {"version": version(), "commit": commit(), **document["made_by"]}
     document = {**document, "made_by": made_by, "made": made_by_words(made_by), "recorded": True}
@@ -30,7 +30,7 @@ def page() -> str:
 
 
 @cache
-def recorded() -> dict[str, Any]:
+def recorded_example() -> dict[str, Any]:
     """What was recorded."""
     found: dict[str, Any] = json.loads(files("meshwright.service").joinpath(FILE).read_text(encoding="utf-8"))
     return found

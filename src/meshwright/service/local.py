@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, Problem
-from meshwright.service import example
+from meshwright.service.example import ASKED, example_page
 from meshwright.service.waiting import question_page, waiting_page
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
     if not all(map(_installed, ("uvicorn", "fastapi"))):
         raise needs_web("the page")
     listener = listening(request.port)
-    asked = WebRequest.read(example.ASKED) if request.example else request
+    asked = WebRequest.read(ASKED) if request.example else request
     key = secrets.token_urlsafe(18)
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
-    shown = example.page() if request.example else question_page(_question(asked))
+    shown = example_page() if request.example else question_page(_question(asked))
     with ExitStack() as open_until_the_end:
         with waiting_page(listener, key, shown):
             if not request.no_browser:

@@ -9,7 +9,7 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.targets import target_of_file
-from meshwright.targets.trainers.olmo_core_module import module_keys
+from meshwright.targets.trainers.olmo_core_module import script_keys
 
 SEVEN = """
 from olmo_core.nn.transformer import TransformerConfig
@@ -68,8 +68,8 @@ def test_batches_count_tokens_and_copies_are_nodes(tmp_path: Path) -> None:
 
 
 def test_a_branch_on_the_devices_is_followed_where_they_are_known() -> None:
-    assert not module_keys("seven.py", SEVEN, 64).problems
-    assert "rank_microbatch_size" in module_keys("seven.py", SEVEN, 1024).problems[0].why
+    assert not script_keys("seven.py", SEVEN, 64).problems
+    assert "rank_microbatch_size" in script_keys("seven.py", SEVEN, 1024).problems[0].why
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import TILES, Tower, nested
-from meshwright.formats.huggingface.vision_siglip import siglip
+from meshwright.formats.huggingface.vision_siglip import siglip_layers
 from meshwright.specs.streams import Projection
 
 ARIA_QUERIES = {1225: 128, 4900: 256}
@@ -21,7 +21,7 @@ def aria(fields: Fields, outer: Fields, text: int) -> Tower:
     """Aria: SigLIP, 128 or 256 queries in one cross attention, and an MLP (Li et al. 2024, arXiv 2410.05993)."""
     known = _queries(outer)
     outer.done()
-    block, layers, plain = siglip(fields, head=False)
+    block, layers, plain = siglip_layers(fields, head=False)
     hidden, length, rows = plain.hidden, plain.length or 1, max(known.values())
     queries = known.get(length, rows)
     rate = queries / length
@@ -73,7 +73,7 @@ def idefics2(fields: Fields, outer: Fields, text: int) -> Tower:
     groups = resampler.whole("num_key_value_heads", default=4)
     outer.done()
     resampler.done()
-    block, layers, plain = siglip(fields, tokens=count, tiles=True, head=False)
+    block, layers, plain = siglip_layers(fields, tokens=count, tiles=True, head=False)
     rate = count / (plain.length or 1)
     first = (
         Projection(name="projector in", inputs=plain.hidden, outputs=2 * wide, split="column"),

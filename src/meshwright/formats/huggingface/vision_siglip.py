@@ -24,7 +24,7 @@ SIGLIP = "siglip_vision_model"
 """The class whose encoder has a pooling head unless its config says it has none."""
 
 
-def siglip(
+def siglip_layers(
     fields: Fields, *, tokens: int | None = None, merge: int = 1, tiles: bool = False, head: bool = True
 ) -> tuple[TowerLayer, int, Stream]:
     """A SigLIP encoder without a projector.
@@ -65,7 +65,7 @@ def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
     """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens (Gemma team 2025, arXiv 2503.19786)."""
     tokens = outer.whole("mm_tokens_per_image", default=256)
     outer.done()
-    block, layers, plain = siglip(fields, tokens=tokens)
+    block, layers, plain = siglip_layers(fields, tokens=tokens)
     assert plain.length is not None
     project = Projection(name="projector", inputs=plain.hidden, outputs=text, rate=tokens / plain.length)
     return _tower(block, layers, plain, (project,), plain.hidden)
@@ -107,7 +107,7 @@ def video_llama_3(fields: Fields, outer: Fields, text: int) -> Tower:
 
 def paligemma(fields: Fields, outer: Fields, text: int) -> Tower:
     """PaliGemma: SigLIP and one matrix (Beyer et al. 2024, arXiv 2407.07726)."""
-    block, layers, plain = siglip(fields)
+    block, layers, plain = siglip_layers(fields)
     return _tower(
         block, layers, plain, (Projection(name="projector", inputs=plain.hidden, outputs=text, bias=True),), 0
     )
@@ -117,13 +117,13 @@ def llava_onevision(fields: Fields, outer: Fields, text: int) -> Tower:
     """LLaVA-OneVision: SigLIP on tiles and two matrices (Li et al. 2024, arXiv 2408.03326)."""
     bias = outer.flag("multimodal_projector_bias", default=True)
     outer.done()
-    block, layers, plain = siglip(fields, tiles=True)
+    block, layers, plain = siglip_layers(fields, tiles=True)
     return _tower(block, layers, plain, two_matrices(plain.hidden, text, text, bias=bias), text)
 
 
 def deepseek_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     """DeepSeek-VL with one encoder: SigLIP and two matrices."""
-    block, layers, plain = siglip(fields)
+    block, layers, plain = siglip_layers(fields)
     return _tower(block, layers, plain, two_matrices(plain.hidden, text, text), 0)
 
 
@@ -175,7 +175,7 @@ def _gated(fields: Fields, outer: Fields, text: int, *, middle: int, norm: bool)
         outer.whole("alignment_intermediate_size", default=middle),
     )
     outer.done()
-    block, layers, plain = siglip(fields, merge=merge, tiles=True)
+    block, layers, plain = siglip_layers(fields, merge=merge, tiles=True)
     inputs, rate = plain.hidden * merge**2, merge**-2.0
     projector = (
         Projection(name="projector in", inputs=inputs, outputs=wide, bias=True, split="column", rate=rate),
@@ -188,7 +188,7 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
     """Idefics 3 and SmolVLM: SigLIP on tiles, patches shuffled into fewer tokens (Laurençon et al. 2024)."""
     merge = outer.whole("scale_factor", default=2)
     outer.done()
-    block, layers, plain = siglip(fields, merge=merge, tiles=True, head=False)
+    block, layers, plain = siglip_layers(fields, merge=merge, tiles=True, head=False)
     project = Projection(name="projector", inputs=plain.hidden * merge**2, outputs=text, rate=merge**-2.0)
     return _tower(block, layers, plain, (project,), 0)
 

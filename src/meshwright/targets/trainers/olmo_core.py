@@ -17,7 +17,7 @@ from meshwright.targets import overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
-from meshwright.targets.trainers.olmo_core_module import CLASS, FACTORY, LOADS, MODEL, TRAINS, module_keys
+from meshwright.targets.trainers.olmo_core_module import CLASS, FACTORY, LOADS, MODEL, TRAINS, script_keys
 
 TITLE = "OLMo-core"
 _recognised = marked((".py",), ("olmo_core",), ("TransformerConfig.",), ("TrainModuleConfig(",))
@@ -97,7 +97,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no Python.
     """
     name, text = file_of(files, "olmo_core.py", _recognised)
-    module = module_keys(name, text, devices)
+    module = script_keys(name, text, devices)
     keys, over = overrides.laid_over(module.keys, files)
     reader = KeyReader(keys=keys, file=(name, text), over=over, problems=module.problems)
     counted = "get_world_size" if devices is None else "\n"  # the question for devices stands before

@@ -43,7 +43,7 @@ class OlmoCoreModule:
     """Statements that change what was read, and are not read."""
 
 
-def module_keys(name: str, text: str, devices: int | None) -> OlmoCoreModule:
+def script_keys(name: str, text: str, devices: int | None) -> OlmoCoreModule:
     """The configuration that a script makes.
 
     Args:
