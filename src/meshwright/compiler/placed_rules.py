@@ -16,8 +16,11 @@ from meshwright.compiler.users_mesh import mesh_of_user
 
 _NONE = AbstractMesh((), ())
 
+Retraced = Callable[[core.ClosedJaxpr], core.ClosedJaxpr]
+"""What reads a program without the types and equations that name a mesh."""
 
-def rules_unplaced(params: Mapping[str, Any], retraced: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]) -> dict:  # type: ignore[type-arg]
+
+def rules_unplaced(params: Mapping[str, Any], retraced: Retraced) -> dict[str, Any]:
     """Parameters of an equation, its rules as they read without a mesh.
 
     Args:
@@ -27,7 +30,7 @@ def rules_unplaced(params: Mapping[str, Any], retraced: Callable[[core.ClosedJax
     return {key: _RULES[key](held, retraced) if key in _RULES else held for key, held in params.items()}
 
 
-def _forward(rule: Any, retraced: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]) -> Any:
+def _forward(rule: Any, retraced: Retraced) -> Any:
     """A rule that is kept as a function of which operands change; it returns a program, its constants and more."""
     around, mesh = copy_context(), mesh_of_user()
 
@@ -41,7 +44,7 @@ def _forward(rule: Any, retraced: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]
     return linear_util.wrap_init(read, debug_info=rule.debug_info)
 
 
-def _backward(rule: Any, retraced: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]) -> Any:
+def _backward(rule: Any, retraced: Retraced) -> Any:
     """A rule that is a function of what its forward has kept and of gradients."""
     around, mesh = copy_context(), mesh_of_user()
     if mesh is None:
