@@ -14,7 +14,8 @@ from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
 from meshwright.app.plan_set_shape import require_plan_set
 from meshwright.app.requests.page import PageRequest
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.price import PricedStep, estimate_plan
+from meshwright.estimate.timeline import drawn_step
 from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line, stated_texts
 from meshwright.formats.files import read_table
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, read_document, with_model
@@ -22,6 +23,7 @@ from meshwright.library.made_with import calibration_of
 from meshwright.planning.plan_source import job_of
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture
+from meshwright.specs.measured import MeasuredJob
 
 NOT_OF_THE_PLAN = (*NOT_OF_THE_ANSWER, "with_run", "framework", "measured")
 """Fields of a report that `plan` is not asked."""
@@ -75,12 +77,21 @@ def source_of(answer: PlanSet, command: str = "") -> PageSource:
     return _source(answer.to_dict(), answer.plans, command)
 
 
-def on_page(plan: RankedPlan) -> PlanOnPage:
-    """One plan, with what is made only where a view asks for it."""
+def on_page(plan: RankedPlan, priced: PricedStep | None = None) -> PlanOnPage:
+    """One plan, with what is made only where a view asks for it.
+
+    Args:
+        plan: the plan.
+        priced: its estimate as it was made, from which its step is drawn without pricing it again.
+    """
 
     @cache
     def picture() -> Picture:
-        return plan.trace().picture
+        if priced is None or isinstance(plan.job, MeasuredJob):
+            return plan.trace().picture
+        from meshwright.app.trace import Trace
+
+        return Trace(job=plan.job, step=drawn_step(priced, plan.job.workload)).picture
 
     @cache
     def explanation() -> Mapping[str, Any]:

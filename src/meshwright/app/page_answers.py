@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.app.page import on_page
 from meshwright.app.plan_set import RankedPlan
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
-from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.price import estimate_plan, priced_step
 from meshwright.fields.kinds import Choice
 from meshwright.formats.plan_json import with_model
 from meshwright.planning.what_if import (
@@ -197,7 +197,7 @@ class PageAnswers:
         with self._lock:
             kept = self._changed.get(key)
         if kept is None:
-            kept = on_page(_changed(base, wanted))
+            kept = _changed(base, wanted)
             with self._lock:
                 self._changed[key] = kept
                 while len(self._changed) > MOST_CHANGED:
@@ -205,7 +205,7 @@ class PageAnswers:
         return kept
 
 
-def _changed(base: PlanOnPage, changes: Mapping[str, Any]) -> RankedPlan:
+def _changed(base: PlanOnPage, changes: Mapping[str, Any]) -> PlanOnPage:
     if not isinstance(base.job, Job):
         problem = Problem(
             what="a plan of measured layers is changed",
@@ -215,8 +215,8 @@ def _changed(base: PlanOnPage, changes: Mapping[str, Any]) -> RankedPlan:
         )
         raise UnsupportedError(problem, code="MW421")
     job, row = changed_plan(base.job, base.row, changes)
-    estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
-    return RankedPlan(rank=0, job=job, row=row, estimate=estimate)
+    priced = priced_step(job.plan, job.model, job.cluster, job.workload)
+    return on_page(RankedPlan(rank=0, job=job, row=row, estimate=priced.estimate), priced)
 
 
 def _that_matter(job: Job) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,14 @@ IN_TASKS = ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
 """Parts of a step that are spent in tasks of the pipeline."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedStep:
+    """An estimate with the run that it was read from."""
+
+    estimate: StepEstimate
+    run: RunPlan
+
+
 def estimate_plan(
     plan: ExecutionPlan,
     model: ModelSpec,
@@ -59,6 +67,13 @@ def estimate_plan(
         UnsupportedError: the plan needs something nobody prices yet.
     """
     return estimate_of(plan, plan_pricer(plan, model, cluster, workload, hardware))
+
+
+def priced_step(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> PricedStep:
+    """A plan priced as `estimate_plan` does, with what draws its step; arguments and errors are those."""
+    pricer = plan_pricer(plan, model, cluster, workload)
+    run = pricer.run(plan)
+    return PricedStep(estimate=estimate_of(plan, pricer, run), run=run)
 
 
 def estimate_plans(
@@ -118,17 +133,18 @@ def plan_pricer(
     return PlanPricer(model, cluster, workload, hardware)
 
 
-def estimate_of(plan: ExecutionPlan, pricer: PlanPricer) -> StepEstimate:
+def estimate_of(plan: ExecutionPlan, pricer: PlanPricer, run: RunPlan | None = None) -> StepEstimate:
     """The estimate of a checked plan by a pricer that may know parts of it from other plans.
 
     Args:
         plan: `check_plan` finds nothing wrong with it.
         pricer: of its model, cluster and workload.
+        run: of the plan by the pricer, where it is known.
 
     Returns:
         The estimate.
     """
-    run = pricer.run(plan)
+    run = run or pricer.run(plan)
     found = _result(plan, run, pricer)
     if found.filling is not None and pricer.workload.dynamic_cp:
         fixed = PlanPricer(

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.price import estimate_of, plan_pricer
+from meshwright.estimate.price import PricedStep, priced_step
 from meshwright.estimate.result import StepPrice
 from meshwright.estimate.run import PipelineColumns, task_times
 from meshwright.schedules import Kind, Timeline, Times, simulate
@@ -82,11 +82,22 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
-    if workload.sequence_lengths and workload.packing == DYNAMIC:
-        why, fix = "micro-batches that differ in size are priced, not drawn", "use --packing pack"
-        raise UnsupportedError(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing", code="MW406")
-    pricer = plan_pricer(plan, model, cluster, workload)
-    estimate, run = estimate_of(plan, pricer), pricer.run(plan)
+    _require_equal_micro_batches(workload)
+    return drawn_step(priced_step(plan, model, cluster, workload), workload)
+
+
+def drawn_step(priced: PricedStep, workload: Workload) -> StepTimeline:
+    """The tasks of a step that is priced already.
+
+    Args:
+        priced: of a plan.
+        workload: that it was priced for.
+
+    Raises:
+        UnsupportedError: its micro-batches differ in size.
+    """
+    _require_equal_micro_batches(workload)
+    estimate, run = priced.estimate, priced.run
     pipelines = [pipeline.columns for pipeline in run.pipelines]
     tables = [columns.schedule.table(columns.p, columns.m, columns.v) for columns in pipelines]
     timeline = simulate(side_by_side(tables), _times_of(pipelines))
@@ -128,6 +139,12 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
             for name in dict.fromkeys(name for columns in pipelines for name in columns.parts_s)
         },
     )
+
+
+def _require_equal_micro_batches(workload: Workload) -> None:
+    if workload.sequence_lengths and workload.packing == DYNAMIC:
+        why, fix = "micro-batches that differ in size are priced, not drawn", "use --packing pack"
+        raise UnsupportedError(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing", code="MW406")
 
 
 def _of_workers(seconds: Float[np.ndarray, "plans workers"] | None, p: int) -> Float[np.ndarray, " workers"]:

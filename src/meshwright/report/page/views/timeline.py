@@ -13,7 +13,7 @@ from meshwright.report.page.packed import TICKS, deflated, gaps_and_durations
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture, paler
 from meshwright.schedules import Kind, Timeline
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 
 COMMUNICATION = ("tp", "cp", "ep", "pp", "dp")
 """Parts of tasks that are exposed communication."""
@@ -165,10 +165,7 @@ def _tasks(picture: Picture) -> dict[str, Any]:
     shape = table.p, int(chunk.max(initial=0)) + 1, len(Kind)
     keys, of_class = np.unique(np.ravel_multi_index((worker, chunk, kind), shape), return_inverse=True)
     classes = np.stack(np.unravel_index(keys, shape))
-    usual_s = np.zeros(classes.shape[1])
-    for number in range(classes.shape[1]):
-        own_s = lasting_s[(of_class == number) & ~joined]
-        usual_s[number] = np.median(own_s) if len(own_s) else 0.0
+    usual_s = _middles(lasting_s[~joined], of_class[~joined], classes.shape[1])
     tick_s = (picture.end_s or 1.0) / TICKS
     first = np.searchsorted(worker, np.arange(table.p + 1))
     gap, beyond = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
@@ -194,6 +191,16 @@ def _tasks(picture: Picture) -> dict[str, Any]:
         "usual": [[*map(int, key), float(length)] for key, length in zip(classes.T, usual_s, strict=True)],
         "packed": deflated(columns),
     }
+
+
+def _middles(
+    lasting_s: Float[np.ndarray, " tasks"], of_class: Int[np.ndarray, " tasks"], classes: int
+) -> Float[np.ndarray, " classes"]:
+    """The middle length of the tasks of each class, the lower one of two; 0 where a class has none."""
+    ordered_s = lasting_s[np.lexsort((lasting_s, of_class))]
+    count = np.bincount(of_class, minlength=classes)
+    middle = np.cumsum(count) - count + np.maximum(count - 1, 0) // 2
+    return np.where(count > 0, np.append(ordered_s, 0.0)[middle], 0.0)
 
 
 def _hops(picture: Picture) -> Mapping[str, list[float]]:
