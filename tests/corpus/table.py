@@ -31,6 +31,7 @@ from tests.corpus import (  # noqa: E402, F401
     haiku_steps,
     linen,
     models,
+    newest,
     nnx_steps,
     optimizers,
     pairs,

@@ -14,8 +14,9 @@ from jax.extend import core
 from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
 from meshwright.compiler.named_axes import axis_without_members
+from meshwright.compiler.python_effects.files import files_written
 from meshwright.compiler.python_effects.kept import TraceWatch
-from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem
+from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem, writing_problem
 from meshwright.compiler.python_effects.state import PythonState
 from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
@@ -51,7 +52,7 @@ def traced_loss(
         with effects_refused(fun) as watch:
             once, alone = _traced(flat, shapes, watch)
         before = PythonState(fun)
-        with effects_refused(fun) as watch:
+        with effects_refused(fun) as watch, files_written() as written:
             again, _ = _traced(flat, shapes, watch, beside=(AGAIN,))
         read = partial(unplaced, differentiated=gradients, meshed=meshed, alone=alone)
         same = _same(once, again)
@@ -72,6 +73,8 @@ def traced_loss(
         )
     if changes:
         raise mutation_problem(fun, changes)
+    if written := written | before.written():
+        raise writing_problem(fun, written)
     once, reports = reported(once, behind=reports_behind)
     check_effects(fun, once.jaxpr)
     return once, reports

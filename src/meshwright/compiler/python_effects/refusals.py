@@ -65,6 +65,24 @@ def mutation_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputEr
     ])  # fmt: skip
 
 
+def writing_problem(fun: Callable[..., Any], written: Mapping[str, str]) -> InputError:
+    """The error of a step that writes files each time it is traced.
+
+    Args:
+        fun: the user's step.
+        written: words for each file, by the line that writes it.
+    """
+    return InputError([
+        Problem(
+            what=f"{start_of(fun)} {one}: {line}",
+            why="Python runs when the step is traced: files are written then, without numbers, and not in each step",
+            fix="return what it is to hold (has_aux=True from a loss) and write it after the step;"
+            " jax.debug.callback writes in each step",
+            field=getattr(fun, "__name__", "step"),
+        ) for line, one in written.items()
+    ])  # fmt: skip
+
+
 def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputError:
     """The error of a step whose program holds numbers of Python that are others by now.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.compiler.python_effects.files import place_in_file
 from meshwright.compiler.source_line import is_users, place_in, plain_function
 
 _MOST = 64
@@ -15,8 +16,8 @@ _MOST = 64
 _NUMBERS = (bool, int, float, complex, str)
 _GROWING = (list, set)
 """Containers that count what is put in; dictionaries are caches as often."""
-_ADDS = ("append", "extend", "insert", "add", "update")
-"""Methods of theirs."""
+_ADDS = ("append", "extend", "insert", "add", "update", "write", "writelines")
+"""Methods of theirs, and of open files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class PythonState:
         held = list(_held(fun))
         self._reads = tuple(one for one in held if isinstance(one.value, _NUMBERS))
         self._lengths = tuple((one, len(one.value)) for one in held if isinstance(one.value, _GROWING))
+        self._files = tuple((one, place_in_file(one.value)) for one in held)
 
     def changed(self) -> list[str]:
         """What stands there no longer, as words with the line that reads it."""
@@ -64,6 +66,14 @@ class PythonState:
         return [f"{one.name} had {before} entries and has {len(now)}: {one.line}"
                 for one, before in self._lengths
                 if isinstance(now := one.now(), _GROWING) and len(now) != before]  # fmt: skip
+
+    def written(self) -> dict[str, str]:
+        """Open files that have been written to, as words by the line that reads them."""
+        return {
+            one.line: f"writes {getattr(one.value, 'name', one.name)}"
+            for one, before in self._files
+            if before is not None and place_in_file(one.value) != before
+        }
 
 
 def _held(fun: Callable[..., Any]) -> Iterator[_Read]:
