@@ -191,7 +191,7 @@ def _megatron(chance: Random) -> str:
         words.append(name)
         for _ in range(chance.choice([0, 1, 1, 1, 2])):
             words.append(mutate.word(chance) if chance.random() < 0.4 else str(2 ** chance.randint(0, 12)))
-    return json.dumps(words)
+    return json.dumps(words + ["--deepspeed"] * (chance.random() < 0.2))
 
 
 def _gguf_bytes(chance: Random) -> str:

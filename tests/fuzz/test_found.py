@@ -24,6 +24,7 @@ from meshwright.formats.huggingface import read_config
 from meshwright.formats.logs import read_log
 from meshwright.formats.logs.out_of_memory import read_out_of_memory
 from meshwright.formats.measured.fold import fabric_bytes_per_s
+from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 from meshwright.formats.shell.filters import printf
@@ -274,6 +275,12 @@ def test_builtins_without_their_words_do_nothing(words: str) -> None:
 def test_a_script_of_billions_of_layers_is_refused() -> None:
     words = ["--num-layers", "17179869184", "--hidden-size", "4096", "--num-attention-heads", "32"]
     assert any("at most 2,048" in one.why for one in read_flags(words).problems)
+
+
+@pytest.mark.parametrize("beside", [(), ("--deepspeed",)], ids=["megatron", "megatron-deepspeed"])
+def test_any_option_of_a_script_may_stand_without_its_value(beside: tuple[str, ...]) -> None:
+    for option in known_options():
+        read_flags([*beside, option, "--num-layers", "2"])
 
 
 @pytest.mark.parametrize("name", ["ftpipe", "hanayo"])

@@ -33,7 +33,7 @@ def as_megatron(values: Values) -> list[str]:
         if instead or flag not in given:
             given[flag] = (value,) if value else ()
 
-    held = given.get("--position-embedding-type", ("",))[0]
+    held = next(iter(given.get("--position-embedding-type", ())), "")
     if held in _POSITIONS:
         take("--position-embedding-type", _POSITIONS[held], instead=True)
         notes.append(f"--position-embedding-type {held} is of bigscience's fork, priced as {_POSITIONS[held]}")
@@ -72,7 +72,7 @@ _POSITIONS = {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"}
 def wrong_of(values: Values) -> list[Problem]:
     """What is wrong in the values of options; positions and warm-up as a fraction are right in forks."""
     right = {"--warmup"} | ({"--num-experts"} if len(values.given.get("--num-experts", ())) > 1 else set())
-    if values.given.get("--position-embedding-type", ("",))[0] in _POSITIONS:
+    if next(iter(values.given.get("--position-embedding-type", ())), "") in _POSITIONS:
         right.add("--position-embedding-type")
     found = [problem for problem in values.problems if problem.field not in right]
     experts = values.given.get("--num-experts", ())

@@ -154,7 +154,7 @@ def _mixed(program: str, values: Values) -> str:
     name = program.rpartition("/")[2]
     flags = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model")
     given = next((flag for flag in flags if flag in values.given or flag in values.hidden), "")
-    by_spec = "--spec" if values.given.get("--spec", ("",))[-1] == "mamba_stack_spec" else ""
+    by_spec = "--spec" if values.given.get("--spec", ())[-1:] == ("mamba_stack_spec",) else ""
     return given or by_spec or (name if name in ("pretrain_mamba.py", "pretrain_hybrid.py") else "")
 
 
