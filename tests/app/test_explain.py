@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import estimate
+from meshwright import estimate, plan
 from meshwright.app.explain import Explanation, explain
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
@@ -166,14 +166,26 @@ def test_changes_of_unequal_stages_are_plans_of_the_same_batch() -> None:
         "one micro-batch from pipeline 1 to pipeline 0",
         "pipeline 1 stage 1 recompute none -> full",
     } <= words
-    for plan in changes.values():
-        assert plan.num_layers == job.plan.num_layers
-        assert plan.global_batch == job.plan.global_batch
-        assert plan != job.plan
-    assert {variant.lever for variant in variants(job)} == {"layers", "micro-batches", "recompute"}
+    for changed in changes.values():
+        assert changed.num_layers == job.plan.num_layers
+        assert changed.global_batch == job.plan.global_batch
+        assert changed != job.plan
+    assert {variant.lever for variant in variants(job)} == {"layers", "micro-batches", "recompute", "mbs"}
     shown = {step.change: step.step_time_s for step in explained().neighbours}
     again = "one micro-batch from pipeline 1 to pipeline 0"
     assert shown[again] == estimate_plan(changes[again], job.model, job.cluster, job.workload).step_time_s
+
+
+def test_stages_of_several_chunks_are_changed_by_group() -> None:
+    job = plan("llama-3-8b", gpus="8xH100,8xA100-80", schedule="interleaved", top=1).plans[0].job
+    assert isinstance(job, Job)
+    assert max(len(worker.chunks) for worker in job.plan.pipelines[0].workers) > 1
+    found = list(variants(job))
+    assert {"tp", "recompute", "sharding"} <= {variant.lever for variant in found}
+    assert {"H100", "A100-80"} <= {variant.change.split(":")[0] for variant in found}
+    for variant in found:
+        assert variant.plan.global_batch == job.plan.global_batch
+        assert variant.plan != job.plan
 
 
 def test_numbers_of_every_group_and_link_are_moved() -> None:

@@ -16,7 +16,7 @@ class Variant:
     """A plan one change away."""
 
     lever: str
-    """What is changed: `layers`, `micro-batches`, `recompute` or `sharding`."""
+    """What is changed: `layers`, `micro-batches`, or the name of a setting of stages, as `tp` or `recompute`."""
     change: str
     """In words, with its stages."""
     plan: ExecutionPlan
@@ -42,6 +42,7 @@ def variants(job: Job) -> Iterator[Variant]:
         for place in range(len(pipeline.workers)):
             yield from _restated(plan, number, place, f"{here}stage {place}")
     yield from _shares(plan, firsts)
+    yield from _settings(job)
 
 
 def evenly(plan: ExecutionPlan) -> ExecutionPlan | None:
@@ -159,3 +160,20 @@ def _shares(plan: ExecutionPlan, firsts: Sequence[int]) -> Iterator[Variant]:
             pipelines[other] = replace(taker, num_micro_batches=taker.num_micro_batches + 1)
             words = f"one micro-batch from pipeline {one} to pipeline {other}"
             yield Variant("micro-batches", words, replace(plan, pipelines=tuple(pipelines)))
+
+
+def _settings(job: Job) -> Iterator[Variant]:
+    """A setting of the stages on one group, or of all stages, at another legal value.
+
+    Stages of one chunk are restated one by one in `_restated`, which is finer.
+    """
+    from meshwright.planning.what_if_stages import changed_stages, stage_settings  # only where somebody asks why
+
+    one_by_one = all(_plain(worker) for pipeline in job.plan.pipelines for worker in pipeline.workers)
+    left_out = ("schedule", "recompute", "sharding") if one_by_one else ("schedule",)
+    for setting in stage_settings(job):
+        axis = setting.name.split(": ")[-1]
+        for one in setting.values:
+            if one.problem is None and one.value != setting.value and axis not in left_out:
+                plan = changed_stages(job, {setting.name: one.value}, job.workload.seq_len)
+                yield Variant(axis, f"{setting.name} {setting.value} -> {one.value}", plan)

@@ -18,9 +18,16 @@ from meshwright.fields.kinds import Choice, Count, FieldKind, Number, SequenceLe
 from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree
 from meshwright.planning.sensitivity import numbers_of
 from meshwright.planning.setting import Setting, Value, near, with_own
-from meshwright.planning.what_if_stages import PLAN_AXES, changed_stages, stage_names, stage_settings, stage_values
+from meshwright.planning.what_if_stages import (
+    PLAN_AXES,
+    changed_stages,
+    flushing_schedules,
+    stage_names,
+    stage_settings,
+    stage_values,
+)
 from meshwright.records import Record
-from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
+from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.axes import is_recompute, selective_words
 from meshwright.search.table import divisors
@@ -257,7 +264,7 @@ def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
     if name == "sharding":
         return with_own(own, plain_shardings())
     if name == "schedule":
-        return with_own(own, PLAN_SCHEDULES)
+        return with_own(own, flushing_schedules())
     if name == "vpp":
         return near(own, range(1, max(model.most_stages // row.pp, 1) + 1))
     if name == "mbs":

@@ -109,7 +109,7 @@ def _tried(job: Job, name: str, own: int | str, value: int | str) -> Value:
 
 def _values(job: Job, name: str, own: int | str) -> list[int | str]:
     if name == "schedule":
-        return with_own(own, PLAN_SCHEDULES)
+        return with_own(own, flushing_schedules())
     if name == "mbs":
         sequences = [one.micro_batch * one.num_micro_batches for one in job.plan.pipelines]
         return _numbers(own, divisors(gcd(*sequences)))
@@ -120,6 +120,11 @@ def _values(job: Job, name: str, own: int | str) -> list[int | str]:
         return with_own(own, plain_shardings())
     devices = gcd(*(worker.num_devices for worker in _workers_on(job, group)))
     return _numbers(own, (degree for degree in divisors(devices) if degree <= MOST_DEGREE))
+
+
+def flushing_schedules() -> tuple[str, ...]:
+    """Schedules that leave the training as it is: those without a flush update with old weights."""
+    return tuple(name for name in PLAN_SCHEDULES if schedule_named(name).flushes)
 
 
 def _numbers(own: int | str, numbers: Any) -> list[int | str]:

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
 from meshwright.report.words.made_by import made_by_words
+from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, gib, of_capacity, percent, seconds, significant
@@ -55,7 +56,7 @@ def plan_set_html(document: Mapping[str, Any]) -> str:
         other = verdict["runner_up"]
         lines.append(f"runner-up: {other['title']}, {seconds(other['step_time_s'])}: {other['loses_because']}")
     lines += [f"warning: {text}" for text in document["warnings"]]
-    assumed = [f"{a['name']}: {a['value']} [{a['basis']}]" for a in document["inputs"]["assumptions"]]
+    assumed = [f"{assumption_name(a['name'])}: {a['value']} [{a['basis']}]" for a in document["inputs"]["assumptions"]]
     return _page(
         f"<p><b>{escape(verdict['text'])}</b></p>",
         _list(lines),

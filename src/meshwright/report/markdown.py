@@ -9,6 +9,7 @@ from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
 from meshwright.report.words.made_by import made_by_words
+from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import of_capacity, percent, seconds
@@ -50,7 +51,10 @@ def plan_set_markdown(source: PageSource) -> str:
         lines += ["", *_table(("trainer", "plan", "step", "memory"), rows)]
     lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
     lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]
-    assumed = [(_plain(one["name"]), _plain(one["value"]), one["basis"]) for one in document["inputs"]["assumptions"]]
+    assumed = [
+        (_plain(assumption_name(one["name"])), _plain(one["value"]), one["basis"])
+        for one in document["inputs"]["assumptions"]
+    ]
     lines += [
         "",
         "<details><summary>Assumed</summary>",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.parts import bullet, heading, warning
+from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
@@ -274,4 +275,4 @@ def front_list(front: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 
 def assumption_lines(assumptions: Sequence[Mapping[str, str]]) -> list[RenderableType]:
     """Every default that shaped the answer."""
-    return [bullet(f"{a['name']}: {a['value']} [{a['basis']}]") for a in assumptions]
+    return [bullet(f"{assumption_name(a['name'])}: {a['value']} [{a['basis']}]") for a in assumptions]

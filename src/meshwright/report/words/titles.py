@@ -1,4 +1,4 @@
-"""What to call a plan, also one that has no one-line form."""
+"""What to call a plan, also one that has no one-line form, and what it assumes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 MOST_SHAPES = 4
 """Kinds of pipelines of measured layers that a title names."""
+_ASSUMED_AS = {
+    "seq_len": "sequence length",
+    "encoder_seq_len": "sequence length of the encoder",
+    "global_batch": "global batch",
+    "dtype": "number format",
+    "dtype of layers": "number format of layers",
+}
+"""Names of fields, which data keep, as people read them."""
+
+
+def assumption_name(name: str) -> str:
+    """`global batch` for `global_batch`.
+
+    Args:
+        name: of an assumption, in an answer's data.
+    """
+    return _ASSUMED_AS.get(name, name)
 
 
 def planned_title(job: PlannedJob) -> str:

@@ -360,7 +360,9 @@ class Live {
     else if (!others.length) others = shell.document.plans.map((_, plan) => ({ answer: own.answer, plan, changes: {} })).filter((one) => one.plan !== own.plan);
     return Promise.all([own, ...others.slice(0, MOST_COMPARED - 1)].map(async (one) => {
       const [priced, data] = await Promise.all([this.post("what-if", one), this.post("view", { ...one, name: "compare" })]);
-      return { title: priced.entry.title, entry: priced.entry, settings: data.settings, timeline: () => this.post("view", { ...one, name: "timeline" }) };
+      // Plans of one answer whose one line is the same are told apart in the answer alone.
+      const told = one.answer === this.answer && !Object.keys(one.changes).length ? shell.document.plans[one.plan]?.title : null;
+      return { title: told ?? priced.entry.title, entry: priced.entry, settings: data.settings, timeline: () => this.post("view", { ...one, name: "timeline" }) };
     }));
   }
 

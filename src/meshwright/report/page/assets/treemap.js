@@ -9,14 +9,20 @@ export function treemap(parts, label, { width = 480, height = 260 } = {}) {
   const sorted = parts.filter((one) => one.size > 0).sort((a, b) => b.size - a.size);
   const boxes = laid(sorted, 0, 0, width, height).map(([one, x, y, wide, high]) => {
     const words = one.paper ? "within on-paper" : "within";
-    const room = wide > 9 * one.name.length && high > 36;
+    const lines = wordsIn(one, wide, high);
     const box = svg("g", { tabindex: "0", role: "img", "aria-label": `${one.name}: ${one.shown}` },
       svg("rect", { x: x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 0.5), height: Math.max(high - 1, 0.5), rx: 2, fill: one.colour }),
-      room ? svg("text", { x: x + 8, y: y + 18, class: words }, one.name) : null,
-      room ? svg("text", { x: x + 8, y: y + 33, class: words }, one.shown) : null);
+      ...lines.map((line, at) => svg("text", { x: x + 7, y: y + 17 + LINE * at, class: words }, line)));
     return explains(box, [one.name, [one.shown, `${((100 * one.size) / whole).toFixed(0)}%`]]);
   });
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "drawing treemap", role: "group", "aria-label": label }, ...boxes);
+}
+
+// Name and size in lines that the box has room for: the name on one line, else a line a word, else nothing.
+const [LETTER, LINE] = [6.6, 15];
+function wordsIn({ name, shown }, wide, high) {
+  const fits = (lines) => lines.every((line) => LETTER * line.length + 12 <= wide) && LINE * lines.length + 7 <= high;
+  return [[name, shown], [...name.split(" "), shown]].find(fits) ?? [];
 }
 
 function laid(parts, x, y, width, height) {

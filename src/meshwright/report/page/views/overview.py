@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.trainers import trainer_lines
 
 
@@ -14,5 +15,5 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     return {
         "why": list(document["verdict"]["why"]) if plan.entry["rank"] == 1 else [],
         "trainers": trainer_lines(document.get("trainers", ())),
-        "assumptions": list(document["inputs"]["assumptions"]),
+        "assumptions": [{**one, "name": assumption_name(one["name"])} for one in document["inputs"]["assumptions"]],
     }

@@ -109,7 +109,7 @@ function searched(data, page) {
   if (found.optimal !== undefined) root.append(html("p", {}, found.optimal ? "The best plan of the space: bounds exclude every other one." : "The best plan that was found."));
   const named = { space: "legal plans", priced: "priced", feasible: "fit", simulated: "simulated task by task" };
   const rows = [...Object.entries(named).filter(([key]) => found[key] !== undefined).map(([key, name]) => ({ name, value: found[key] })),
-    ...Object.entries(found.pruned ?? {}).map(([name, value]) => ({ name: `excluded ${name.replace(/^row: /, "one by one: ").replace(/^shape: /, "by shape: ")}`, value }))];
+    ...Object.entries(found.pruned ?? {}).filter(([, value]) => value > 0).map(([name, value]) => ({ name: `excluded ${name.replace(/^row: /, "one by one: ").replace(/^shape: /, "by shape: ")}`, value }))];
   if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: count }], rows, { title: "Counts of the search", folded: false });
   return root;
 }

@@ -46,7 +46,7 @@ function fill(root, group, page) {
     html("p", { class: "muted" }, `${seconds(above)} of a step are above what ${group.device} could do at its peak and at the full bandwidth of its memory.${
       streams.length ? ` Operators that only stream reach ${percent(weighted(streams))} of the bandwidth.` : ""}`));
   page.table(root, [
-    { name: "Operator", key: "name" }, { name: "Module", key: "module", show: (name) => name || "–" }, { name: "Phase", key: "phase" },
+    { name: "Operator", key: "name" }, { name: "Recompute module", key: "module", show: (name) => (name ? html("code", {}, name) : "–") }, { name: "Phase", key: "phase" },
     { name: "Time", key: "seconds", show: seconds, number: true }, { name: "Of step", key: "share", show: percent, number: true },
     { name: "Above speed of light", key: "above_s", show: seconds, number: true }, { name: "Speed of light", key: "reached", show: percent, number: true },
     { name: "Bound by", key: "bound" }, { name: "Basis", key: "basis" },
@@ -110,7 +110,7 @@ function roofline(group) {
     ...group.peaks.map((peak) => svg("text", { x: WIDTH - 10, y: y(peak) - 6, "text-anchor": "end", class: "muted" }, `${significant(peak / 1e12)} TFLOP/s`)),
     svg("text", { x: x(ridge) - 10, y: y(top(group)) - 6, "text-anchor": "end", class: "muted" }, `${significant(group.bytes_per_s / 1e12)} TB/s`),
     ...rows.map((row) => explains(mark(SYMBOLS[row.kind], x(row.flop / row.bytes), y(row.flop / row.seconds), area(row.share), `var(--${KINDS[row.kind]})`), [
-      `${row.name}, ${row.phase}`, ...(row.module ? [["module", row.module]] : []), ["time", `${seconds(row.seconds)}, ${percent(row.share)} of the step`], ["reaches", `${significant(row.flop / row.seconds / 1e12)} of ${significant(row.peak_flop_per_s / 1e12)} TFLOP/s`],
+      `${row.name}, ${row.phase}`, ...(row.module ? [["recompute module", row.module]] : []), ["time", `${seconds(row.seconds)}, ${percent(row.share)} of the step`], ["reaches", `${significant(row.flop / row.seconds / 1e12)} of ${significant(row.peak_flop_per_s / 1e12)} TFLOP/s`],
       ["FLOP per byte", significant(row.flop / row.bytes)], ["of the speed of light", percent(row.light_s / row.seconds)], ["bound by", bound(group, row)], ["basis", row.basis],
     ])));
 }

@@ -130,7 +130,7 @@ function rows(labels, gutter, step, canvas) {
     const bar = html("div", { class: "pipeline-bar" }, ...GUTTER.filter((name) => worker.shares[name] > 0).map((name) =>
       html("i", { style: { flex: `${worker.shares[name]} 0 0`, background: gutterColour(name) } })));
     const numbers = canvas.height >= 12
-      ? [worker.shares.compute, exposedOf(worker.shares), worker.shares.bubble].map((share) => html("b", {}, percent(share)))
+      ? [worker.shares.compute, exposedOf(worker.shares), worker.shares.bubble].map((share) => html("b", {}, percent(share).replace("under ", "<")))
       : [];
     const line = html("div", { class: numbers.length ? "pipeline-share" : "pipeline-share thin", style: { top: `${row * canvas.pitch}px`, height: `${canvas.height}px` } }, ...numbers, bar);
     explains(line, [worker.name, ...GUTTER.filter((name) => name in worker.shares).map((name) => [PARTS[name] ?? name, percent(worker.shares[name])])]);

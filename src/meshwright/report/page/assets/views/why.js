@@ -9,7 +9,7 @@ export const view = {
   name: "why",
   title: "Why",
   slow: true,
-  lede: "Every line is a plan that was priced. The ladder goes from plain data parallelism to the plan, one change at a time; below are the plans one change away, and how far each number of the cluster moves the step.",
+  lede: "Every line is a plan that was priced. The ladder goes to the plan one change at a time, from the plainest; below are the plans one change away, and how far each number of the cluster moves the step.",
   draw(root, data, page) {
     const grid = html("div", { class: "grid" });
     root.append(steps("The ladder", data.ladder, page), grid, ...data.notes.map((line) => html("p", { class: "muted" }, line)));
@@ -17,7 +17,14 @@ export const view = {
   },
 };
 
-const arrows = (text) => text.replaceAll(" -> ", "\u00a0→\u00a0");
+// A change breaks before what follows from it, in brackets, not inside a setting.
+const arrows = (text) => text.split(/ (?=\()/).map((part, at) => [at ? " " : "", html("span", { class: "whole" }, part.replaceAll(" -> ", " → "))]);
+
+// A change of the stages on one group, or of all stages, as a what-if takes it: `H100: tp 1 -> 2`.
+function settingOf(change) {
+  const [, name, value] = /^((?:\S+: )?\w+) \S+ -> (\S+)$/.exec(change) ?? [];
+  return name && (name.includes(": ") || name === "mbs") ? { [name]: Number(value) || value } : null;
+}
 
 // Rungs as rows: what was changed, a bar of the step, a bar of the memory, the outcome.
 function steps(title, found, page) {
@@ -25,8 +32,9 @@ function steps(title, found, page) {
   const slowest = Math.max(...found.map((one) => one.step_time_s ?? 0)) || 1;
   const list = html("ol", { class: "rungs" }, ...found.map((one) => {
     const full = one.capacity_bytes ? one.peak_memory_bytes / one.capacity_bytes : null;
-    const name = page.live && one.step_time_s !== null && one.name.includes("mbs")
-      ? html("button", { type: "button", class: "pick", onclick: () => page.apply({ row: one.name }) }, arrows(one.change))
+    const changes = one.step_time_s === null ? null : /mbs\d/.test(one.name) ? { row: one.name } : settingOf(one.change);
+    const name = page.live && changes
+      ? html("button", { type: "button", class: "pick", onclick: () => page.apply(changes) }, arrows(one.change))
       : html("span", {}, arrows(one.change));
     const bar = (share, colour, said) => html("span", { class: "rung-bar", title: said }, html("i", { style: { width: `${Math.min(share, 1) * 100}%`, background: colour } }));
     return html("li", {}, name,
@@ -37,6 +45,7 @@ function steps(title, found, page) {
       html("span", { class: `badge ${TONE[one.outcome]}` }, WORD[one.outcome]));
   }));
   root.append(list);
+  if (!found.length) return root.append(html("p", { class: "muted" }, "No plan is one change away from this one.")), root;
   page.table(root, [
     { name: "Change", key: "change" }, { name: "Step", key: "step_time_s", number: true, show: seconds },
     { name: "Memory", key: "peak_memory_bytes", number: true, show: (value) => (value === null ? "–" : gib(value)) }, { name: "Outcome", key: "text" }, { name: "Plan", key: "name" },
