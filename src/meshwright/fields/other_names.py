@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 OTHER_NAMES = {
-    "--gbs": ("batch", "batch_size", "global_batch", "global_batch_size", "train_batch_size"),
-    "--seq": ("seq_len", "seq_length", "seqlen", "sequence_length", "max_seq_len", "context", "context_length"),
+    "--gbs": ("batch", "batch_size", "global_batch", "global_batch_size", "train_batch_size", "effective_batch_size"),
+    "--seq": (
+        "seq_len",
+        "seq_length",
+        "seqlen",
+        "sequence_length",
+        "max_seq_len",
+        "max_seq_length",
+        "max_length",
+        "cutoff_len",
+        "block_size",
+        "context",
+        "context_length",
+    ),
     "--dtype": ("precision", "mixed_precision", "compute_dtype", "bf16", "fp16", "fp8"),
     "--gpus": (
         "nodes",
@@ -29,7 +41,13 @@ OTHER_NAMES = {
     "--lora": ("qlora", "peft", "lora_rank", "lora_r"),
     "--output": ("out", "output_dir", "output_file", "save"),
     "--json": ("format", "output_format"),
-    "--steps": ("num_steps", "max_steps", "iters", "train_iters"),
+    "--steps": ("num_steps", "max_steps", "max_train_steps", "iters", "train_iters"),
+    "--tokens": ("num_tokens", "train_tokens", "total_tokens", "max_tokens"),
+    "--with": ("tuner", "method", "algorithm", "sampler", "search_alg"),
+    "--trials": ("budget", "n_trials", "num_trials", "max_trials", "num_samples"),
+    "--storage": ("db", "study", "study_name"),
+    "--figure": ("plot", "svg"),
+    "--top": ("top_k", "limit"),
     "--time-limit": ("timeout",),
     "--to": ("target", "framework"),
     "--target": ("to", "framework"),
