@@ -13,6 +13,7 @@ from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
+from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.data import Z0, ShardingColumns
 
 
@@ -28,6 +29,11 @@ class DataGroups:
     def take(self, index: Int[np.ndarray, "picked"]) -> DataGroups:
         """The rows of this index."""
         return DataGroups(dense_stride=self.dense_stride[index], expert_stride=self.expert_stride[index])
+
+
+def data_groups(columns: StrategyColumns) -> DataGroups:
+    """Strides of the groups that share gradients, shape plans x 1."""
+    return DataGroups(dense_stride=columns.tp[:, None], expert_stride=(columns.etp * columns.ep)[:, None])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups, DataNetwork
+from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.item_costs import ItemCosts
 from meshwright.estimate.run import PipelineColumns, live
 from meshwright.estimate.states import HELD
-from meshwright.estimate.sync import LayerSync, layer_sync
+from meshwright.estimate.sync import LayerSync
 from meshwright.kernels.collectives import all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import group_span
 from meshwright.schedules import Kind, Placement, Schedule
@@ -98,115 +98,179 @@ def pipeline_columns(
     Returns:
         Columns for `run_pipeline`.
     """
-    work = computed_counts(schedule, counts)
-    costs, layer_sync, whole = items.costs, items.sync, items.whole
-    workers, chunks, kinds = work.shape
-    plans = len(costs.forward_s)
-    placement = schedule.placement(workers, chunks // schedule.chains)
-    runs = task_runs(schedule, workers, micro_batches, chunks)
-    held = work.sum(axis=1).T.astype(float)
-    if counts.shadow is not None:
-        held = held + counts.shadow.T
-    whole_step = np.einsum("wc,wci->iw", runs, work)
+    spread = _Spread(schedule, micro_batches, counts, items)
+    costs, whole = items.costs, items.whole
+    passes = spread.passes()
+    passes.part_backward(spread)
+    passes.park_activations(spread, boundary)
+    passes.exchange_keys(spread, boundary)
+    alone_s = spread.unpaired_exchanges_s()
+    passes.parts_s["ep"] = passes.parts_s["ep"] + alone_s
+    bare = counts.bare if needs_bare(schedule) else None
+    return PipelineColumns(
+        schedule=schedule,
+        p=spread.workers,
+        m=micro_batches,
+        v=spread.stages,
+        runs=spread.runs,
+        forward_s=passes.forward_s,
+        backward_s=passes.backward_s,
+        weight_s=passes.weight_s,
+        recompute_s=passes.recompute_s,
+        kept_bytes=passes.kept_bytes,
+        made_bytes=None if bare is None else spread.cells(costs.kept_bytes, bare),
+        away_bytes=spread.cells(costs.away_bytes) if costs.away_bytes.any() else None,
+        parts_s=passes.parts_s,
+        **{name: getattr(costs, name) @ spread.held for name in HELD},
+        largest_frozen_bytes=spread.largest((costs.frozen_dense_bytes + costs.frozen_expert_bytes) * whole),
+        largest_dense=spread.largest(costs.dense_parameters * whole),
+        largest_expert=spread.largest(costs.expert_parameters * whole),
+        transient_bytes=spread.largest(costs.transient_bytes),
+        recompute_flop=costs.recompute_flop @ spread.whole_step,
+        transfer_s=boundary.transfer_s,
+        alone_s=alone_s,
+        meeting_s=spread.exchanged_s(costs.meeting_s),
+        ahead_s=spread.exchanged_s(costs.ahead_s),
+        waits_s=spread.held_up_s() + spread.passing_s(sharding),
+        tied_s=boundary.tied_s * ends_apart(spread.placement),
+        devices_apart=boundary.devices_apart,
+        communicators=boundary.communicators.reshape(spread.plans, -1),
+        offload_weights=offload_weights.reshape(spread.plans, -1),
+        sharding=sharding,
+        groups=groups,
+    )
+
+
+class _Spread:
+    """Columns of items, plans x items, as sums over what stands on each worker or in each chunk."""
+
+    def __init__(self, schedule: Schedule, micro_batches: int, counts: StageCounts, items: PricedItems) -> None:
+        self.schedule, self.micro_batches, self.counts, self.items = schedule, micro_batches, counts, items
+        self.costs, self.sync = items.costs, items.sync
+        self.work = computed_counts(schedule, counts)
+        self.workers, self.chunks, self.kinds = self.work.shape
+        self.plans = len(self.costs.forward_s)
+        self.stages = self.chunks // schedule.chains
+        self.placement = schedule.placement(self.workers, self.stages)
+        self.runs = task_runs(schedule, self.workers, micro_batches, self.chunks)
+        self.whole_step = np.einsum("wc,wci->iw", self.runs, self.work)
+        self.held = self.work.sum(axis=1).T.astype(float)
+        if counts.shadow is not None:
+            self.held = self.held + counts.shadow.T
+
+    @property
+    def forward_s(self) -> Float[np.ndarray, "plans items"]:
+        """Forward with what sharded weights add."""
+        return self.costs.forward_s + self.sync.forward_s
+
+    @property
+    def backward_s(self) -> Float[np.ndarray, "plans items"]:
+        """Backward with what sharded weights add."""
+        return self.costs.backward_s + self.sync.backward_s
 
     def cells(
-        values: Float[np.ndarray, "plans items"], where: Float[np.ndarray, "workers chunks items"] = work
+        self,
+        values: Float[np.ndarray, "plans items"],
+        where: Float[np.ndarray, "workers chunks items"] | None = None,
     ) -> Float[np.ndarray, "plans workers chunks"]:
-        return (values @ where.reshape(-1, kinds).T.astype(float)).reshape(plans, workers, chunks)
+        """Sums over the items of each chunk, or over others that would stand there."""
+        counts = self.work if where is None else where
+        flat = values @ counts.reshape(-1, self.kinds).T.astype(float)
+        return flat.reshape(self.plans, self.workers, self.chunks)
 
-    forward_s = cells(costs.forward_s + layer_sync.forward_s)
-    backward_s = cells(costs.backward_s + layer_sync.backward_s)
-    kept_bytes = cells(costs.kept_bytes)
-    parts = {name: getattr(costs, f"{name}_s") @ whole_step for name in PARTS}
-    parts["dp"] = (layer_sync.forward_s + layer_sync.backward_s) @ whole_step
-    made_bytes = weight_s = recompute_s = None
-    if counts.bare is not None and needs_bare(schedule):
-        made_bytes = cells(costs.kept_bytes, counts.bare)
-    if Kind.W in schedule.kinds:
-        weight_s = np.minimum(cells(costs.weight_gradient_s), backward_s)
-    if counts.shadow is not None:
-        shadow_s = (costs.forward_s + layer_sync.forward_s) @ counts.shadow.T
-        recompute_s = np.repeat(shadow_s[:, :, None], chunks, axis=2)
-        parts["recompute"] = parts["recompute"] + shadow_s * runs.sum(axis=1)
-    elif Kind.R in schedule.kinds and counts.bare is not None:
-        bare_s = cells(costs.backward_s + layer_sync.backward_s, counts.bare)
-        recompute_s, backward_s = np.maximum(backward_s - bare_s, 0.0), bare_s
-    guests = live(schedule, workers, micro_batches, chunks // placement.chains).guests
-    if guests.any():
-        parked_s = _parked_s(kept_bytes[:, :, 0], guests, forward_s[:, :, 0] + backward_s[:, :, 0], boundary)
-        backward_s = backward_s + parked_s[:, :, None]
-        parts["pp"] = parked_s * runs.sum(axis=1)
-    if (shared := schedule.shared_keys(workers)) is not None:
-        from meshwright.estimate.shared_attention import exposed_exchanges_s  # few schedules share attention
-
-        added_s = exposed_exchanges_s(costs, shared, _byte_s(boundary))
-        ahead_s, back_s = (cells(seconds) for seconds in added_s)
-        forward_s, backward_s = forward_s + ahead_s, backward_s + back_s
-        parts["pp"] = sum(added_s) @ whole_step
-    alone_s = np.zeros((plans, workers))
-    if costs.hidden_s.any():
-        alone_s = (
-            cells(costs.hidden_s).sum(axis=2)
-            * (schedule.unpaired(workers, micro_batches, chunks // placement.chains) or 0)
-            / chunks
-        )
-        parts["ep"] = parts["ep"] + alone_s
-    present = held > 0
-    stages = chunks // placement.chains
-    waits_s = np.zeros(plans)
-    if items.held_up is not None:
-        waits_s = items.held_up * cells(costs.uneven_s).sum(axis=2).max(axis=1)
-    for name, rows in sharding.passings():
-        assert items.edges is not None
-        own_s = costs.forward_s + layer_sync.forward_s, costs.backward_s + layer_sync.backward_s
-        ranks = sharding.shard[:, 0].astype(float)
-        found_s = PASSINGS[name].waits_s(*own_s, work[0, 0], items.edges, ranks, micro_batches)
-        waits_s = waits_s + np.where(rows[:, 0], found_s, 0.0)
-
-    def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
-        found = np.zeros((plans, workers))
+    def largest(self, values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
+        """The largest value among the items that a worker holds."""
+        present = self.held > 0
+        found = np.zeros((self.plans, self.workers))
         for item in np.flatnonzero(present.any(axis=1)):
             found = np.maximum(found, np.where(present[item], values[:, item : item + 1], 0.0))
         return found
 
-    def exchanged_s(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
-        # Gradients of weights that are made apart hide behind products alone.
-        if weight_s is not None or not values.any():
-            return np.zeros((plans, workers))
-        return cells(values).sum(axis=2)
+    def exchanged_s(self, values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
+        """Seconds by worker; none where weight gradients are made apart: exchanges hide behind products alone then."""
+        if Kind.W in self.schedule.kinds or not values.any():
+            return np.zeros((self.plans, self.workers))
+        return self.cells(values).sum(axis=2)
 
-    return PipelineColumns(
-        schedule=schedule,
-        p=workers,
-        m=micro_batches,
-        v=stages,
-        runs=runs,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        weight_s=weight_s,
-        recompute_s=recompute_s,
-        kept_bytes=kept_bytes,
-        made_bytes=made_bytes,
-        away_bytes=cells(costs.away_bytes) if costs.away_bytes.any() else None,
-        parts_s=parts,
-        **{name: getattr(costs, name) @ held for name in HELD},
-        largest_frozen_bytes=largest((costs.frozen_dense_bytes + costs.frozen_expert_bytes) * whole),
-        largest_dense=largest(costs.dense_parameters * whole),
-        largest_expert=largest(costs.expert_parameters * whole),
-        transient_bytes=largest(costs.transient_bytes),
-        recompute_flop=costs.recompute_flop @ whole_step,
-        transfer_s=boundary.transfer_s,
-        alone_s=alone_s,
-        meeting_s=exchanged_s(costs.meeting_s),
-        ahead_s=exchanged_s(costs.ahead_s),
-        waits_s=waits_s,
-        tied_s=boundary.tied_s * ends_apart(placement),
-        devices_apart=boundary.devices_apart,
-        communicators=boundary.communicators.reshape(plans, -1),
-        offload_weights=offload_weights.reshape(plans, -1),
-        sharding=sharding,
-        groups=groups,
-    )
+    def passes(self) -> _Passes:
+        """Both passes of every chunk, and the parts of a step."""
+        parts_s = {name: getattr(self.costs, f"{name}_s") @ self.whole_step for name in PARTS}
+        parts_s["dp"] = (self.sync.forward_s + self.sync.backward_s) @ self.whole_step
+        return _Passes(
+            forward_s=self.cells(self.forward_s),
+            backward_s=self.cells(self.backward_s),
+            kept_bytes=self.cells(self.costs.kept_bytes),
+            parts_s=parts_s,
+        )
+
+    def unpaired_exchanges_s(self) -> Float[np.ndarray, "plans workers"]:
+        """Exchanges hidden behind the other pass, of micro-batches whose passes find no partner."""
+        if not self.costs.hidden_s.any():
+            return np.zeros((self.plans, self.workers))
+        unpaired = self.schedule.unpaired(self.workers, self.micro_batches, self.stages) or 0
+        return self.cells(self.costs.hidden_s).sum(axis=2) * unpaired / self.chunks
+
+    def held_up_s(self) -> Float[np.ndarray, "plans"]:
+        """Waits of workers for each other, where micro-batches are uneven."""
+        if self.items.held_up is None:
+            return np.zeros(self.plans)
+        return np.asarray(self.items.held_up * self.cells(self.costs.uneven_s).sum(axis=2).max(axis=1))
+
+    def passing_s(self, sharding: ShardingColumns) -> Float[np.ndarray, "plans"]:
+        """Waits of plans that pass weights around instead of gathering them."""
+        waits_s = np.zeros(self.plans)
+        for name, rows in sharding.passings():
+            edges = self.items.edges
+            assert edges is not None
+            ranks, layers = sharding.shard[:, 0].astype(float), self.work[0, 0]
+            found_s = PASSINGS[name].waits_s(self.forward_s, self.backward_s, layers, edges, ranks, self.micro_batches)
+            waits_s = waits_s + np.where(rows[:, 0], found_s, 0.0)
+        return waits_s
+
+
+@dataclass(slots=True, kw_only=True)
+class _Passes:
+    """Seconds of both passes by chunk, and of a step by part, as a schedule changes them."""
+
+    forward_s: Float[np.ndarray, "plans workers chunks"]
+    backward_s: Float[np.ndarray, "plans workers chunks"]
+    kept_bytes: Float[np.ndarray, "plans workers chunks"]
+    parts_s: dict[str, Float[np.ndarray, "plans workers"]]
+    weight_s: Float[np.ndarray, "plans workers chunks"] | None = None
+    recompute_s: Float[np.ndarray, "plans workers chunks"] | None = None
+
+    def part_backward(self, spread: _Spread) -> None:
+        """Weight gradients, recomputations and shadows as tasks of their own, where the schedule has them."""
+        schedule, counts = spread.schedule, spread.counts
+        if Kind.W in schedule.kinds:
+            self.weight_s = np.minimum(spread.cells(spread.costs.weight_gradient_s), self.backward_s)
+        if counts.shadow is not None:
+            shadow_s = spread.forward_s @ counts.shadow.T
+            self.recompute_s = np.repeat(shadow_s[:, :, None], spread.chunks, axis=2)
+            self.parts_s["recompute"] = self.parts_s["recompute"] + shadow_s * spread.runs.sum(axis=1)
+        elif Kind.R in schedule.kinds and counts.bare is not None:
+            bare_s = spread.cells(spread.backward_s, counts.bare)
+            self.recompute_s, self.backward_s = np.maximum(self.backward_s - bare_s, 0.0), bare_s
+
+    def park_activations(self, spread: _Spread, boundary: BoundaryColumns) -> None:
+        """Activations that wait on another worker, as far as their way outlasts the passes of a micro-batch."""
+        guests = live(spread.schedule, spread.workers, spread.micro_batches, spread.stages).guests
+        if guests.any():
+            pair_s = self.forward_s[:, :, 0] + self.backward_s[:, :, 0]
+            parked_s = _parked_s(self.kept_bytes[:, :, 0], guests, pair_s, boundary)
+            self.backward_s = self.backward_s + parked_s[:, :, None]
+            self.parts_s["pp"] = parked_s * spread.runs.sum(axis=1)
+
+    def exchange_keys(self, spread: _Spread, boundary: BoundaryColumns) -> None:
+        """Keys and values that workers exchange where they share attention."""
+        if (shared := spread.schedule.shared_keys(spread.workers)) is None:
+            return
+        from meshwright.estimate.shared_attention import exposed_exchanges_s  # few schedules share attention
+
+        added_s = exposed_exchanges_s(spread.costs, shared, _byte_s(boundary))
+        ahead_s, back_s = (spread.cells(seconds) for seconds in added_s)
+        self.forward_s, self.backward_s = self.forward_s + ahead_s, self.backward_s + back_s
+        self.parts_s["pp"] = sum(added_s) @ spread.whole_step
 
 
 def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray, "*shapes workers chunks items"]:
@@ -322,42 +386,4 @@ def boundary_columns(
         devices_apart=block * np.maximum(placed.pp - 1, 1),
         tied_s=np.broadcast_to(tied_s, (columns.rows,)),
         communicators=np.asarray(communicators, dtype=float),
-    )
-
-
-def data_groups(columns: StrategyColumns) -> DataGroups:
-    """Strides of the groups that share gradients, shape plans x 1."""
-    return DataGroups(dense_stride=columns.tp[:, None], expert_stride=(columns.etp * columns.ep)[:, None])
-
-
-def sync_layers(
-    costs: ItemCosts,
-    columns: StrategyColumns,
-    sharding: ShardingColumns,
-    hardware: Hardware,
-    workload: Workload,
-    *,
-    anything: bool,
-) -> LayerSync:
-    """What gathering sharded weights adds to every item, plans x items; zero at once where nobody shards weights."""
-    if not anything:
-        zero = np.zeros_like(costs.forward_s)
-        return LayerSync(forward_s=zero, backward_s=zero)
-    network = DataNetwork(sharding, data_groups(columns), hardware)
-    found = layer_sync(
-        np.maximum(costs.dense_parameters, 0.0),
-        costs.expert_parameters,
-        costs.forward_s,
-        costs.backward_s,
-        sharding,
-        network,
-        workload,
-        frozen_bytes=(np.maximum(costs.frozen_dense_bytes, 0.0), costs.frozen_expert_bytes),
-    )
-    if not workload.sequence_lengths:
-        return found
-    waits = sharding.gathers_layers
-    return LayerSync(
-        forward_s=found.forward_s + costs.lockstep_forward_s * waits,
-        backward_s=found.backward_s + costs.lockstep_backward_s * waits,
     )

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.estimate.away import update_away
-from meshwright.estimate.data_network import DataNetwork
+from meshwright.estimate.data_network import DataNetwork, data_groups
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.item_costs import ItemCosts
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Array, Int, spread
 from meshwright.specs.workload import Workload
+from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimizer_traffic_bytes
 
 # Gradients leave in buckets of this many parameters, more at large data degrees so that latency stays small.
@@ -283,3 +286,36 @@ def buckets_of(parameters: Array, ranks: Array | Int[np.ndarray, "..."]) -> Arra
 def _late_s(comm_s: Array, compute_s: Array, slowdown: float, on_time: float) -> Array:
     """Exposed seconds where only a share of the communication is issued early enough to run beside the compute."""
     return np.asarray(comm_s * (1.0 - on_time) + exposed_s(comm_s * on_time, compute_s, slowdown))
+
+
+def sync_layers(
+    costs: ItemCosts,
+    columns: StrategyColumns,
+    sharding: ShardingColumns,
+    hardware: Hardware,
+    workload: Workload,
+    *,
+    anything: bool,
+) -> LayerSync:
+    """What gathering sharded weights adds to every item, plans x items; zero at once where nobody shards weights."""
+    if not anything:
+        zero = np.zeros_like(costs.forward_s)
+        return LayerSync(forward_s=zero, backward_s=zero)
+    network = DataNetwork(sharding, data_groups(columns), hardware)
+    found = layer_sync(
+        np.maximum(costs.dense_parameters, 0.0),
+        costs.expert_parameters,
+        costs.forward_s,
+        costs.backward_s,
+        sharding,
+        network,
+        workload,
+        frozen_bytes=(np.maximum(costs.frozen_dense_bytes, 0.0), costs.frozen_expert_bytes),
+    )
+    if not workload.sequence_lengths:
+        return found
+    waits = sharding.gathers_layers
+    return LayerSync(
+        forward_s=found.forward_s + costs.lockstep_forward_s * waits,
+        backward_s=found.backward_s + costs.lockstep_backward_s * waits,
+    )

@@ -11,9 +11,8 @@ from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.data_network import DataNetwork
 from meshwright.estimate.item_costs import ItemCosts
 from meshwright.estimate.memory import WorkerLoad, fullest_bytes, usual, worker_bytes
-from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
-from meshwright.estimate.sync import StepCompute, step_sync
+from meshwright.estimate.sync import StepCompute, step_sync, sync_layers
 from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups
+from meshwright.estimate.data_network import DataGroups, data_groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.item_costs import ItemCosts, item_costs
 from meshwright.estimate.memory import TIGHT_SHARE, PerParameter
-from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups
+from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns
 from meshwright.estimate.states import has_extras
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid

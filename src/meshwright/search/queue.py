@@ -9,8 +9,9 @@ import numpy as np
 
 from meshwright.budget import spent
 from meshwright.estimate.held_up import held_up
-from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
+from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of
+from meshwright.estimate.sync import sync_layers
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
 from meshwright.search.shape_tables import Shape
