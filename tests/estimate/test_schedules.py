@@ -166,6 +166,13 @@ def test_bpipe_parks_activations_with_its_partner() -> None:
     assert parked[1:3] == pytest.approx(plain[1:3])
 
 
+@pytest.mark.parametrize("name", sorted({*PLAN_SCHEDULES} - {"varuna", "mario"}))
+def test_a_stage_says_how_many_activations_lie_on_it(name: str) -> None:
+    """Guests of a partner too; the two that make whole stages again have the one being made beside them."""
+    said = [int(stage.peak_moment.removeprefix("backward with ").split()[0]) for stage in estimate(name).stages]
+    assert said == list(SCHEDULES[name].peak_activations(4, 8, 2 if name in TWO_CHUNKS else 1))
+
+
 def test_what_plans_cannot_run_is_refused_with_the_reason() -> None:
     problems = row_problems(row("mobius"), MODEL, 2048, 8)
     assert [problem.field for problem in problems] == ["schedule"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.schedules import SCHEDULES, schedule_named
+from meshwright.schedules.base import Schedule
 
 
 @pytest.mark.parametrize("p", [4, 6, 8])
@@ -27,3 +28,10 @@ def test_asynchronous_schedules_do_not_flush() -> None:
     asynchronous = {"pipedream", "pipedream-2bw", "ftpipe"}
     assert {name for name, schedule in SCHEDULES.items() if not schedule.flushes} == asynchronous
     assert all(schedule.name in asynchronous for schedule in SCHEDULES.values() if schedule.updates_each)
+
+
+def test_only_schedules_that_count_their_activations_by_formula_are_bound_by_one() -> None:
+    """Searches bound the others on few workers alone: their counts take a whole table."""
+    counted = {name for name, schedule in SCHEDULES.items() if type(schedule)._in_flight is not Schedule._in_flight}
+    formulas = {name for name, schedule in SCHEDULES.items() if schedule.bound_by_formula}
+    assert {"1f1b", "gpipe", "interleaved"} <= formulas < counted

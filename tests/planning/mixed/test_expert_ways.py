@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from meshwright import plan
+from meshwright.fields.job import JobFields
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed import native
 from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.native import WAY_GAIN
+from meshwright.planning.mixed.source import Launcher
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 
@@ -66,3 +70,22 @@ def test_another_way_has_to_gain_and_the_plain_one_only_to_tie(
     found = list(native.NativeSource._of_other_ways(source, one, Space()))
     enough_s = 1.0 if way == "alltoall" else 1.0 - WAY_GAIN
     assert found == ([priced] if step_s is not None and step_s <= enough_s else [])
+
+
+def test_a_framework_is_offered_no_way_that_it_refuses() -> None:
+    inputs = job_inputs(JobFields(model="qwen3-30b-a3b", gpus="8xA100-80,8xH100", global_batch=64))
+    source = native.NativeSource(inputs, lambda cluster: Space())
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+
+    def dispatchers(one: Any) -> set[str]:
+        return {strategy.expert.dispatcher for strategy in one.plan.strategies}
+
+    refusals: list[Any] = [lambda job: (), lambda job: () if dispatchers(job) == {"alltoall"} else ("no such way",)]
+    free, plain = (
+        source.of_one_strategy(parts, Launcher(target="megatron", refuses=refuses, space=Space()))
+        for refuses in refusals
+    )
+    assert any(dispatchers(one) != {"alltoall"} for one in free), "there is a way to refuse"
+    assert all(dispatchers(one) == {"alltoall"} for one in plain)
+    for found in (free, plain):
+        assert [one.step_time_s for one in found] == sorted(one.step_time_s for one in found)

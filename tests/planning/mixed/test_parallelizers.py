@@ -12,6 +12,8 @@ from meshwright import check, plan, trace
 from meshwright.app.explain import explain
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.report.words.mixed import slice_line
 from meshwright.specs.model import LayerRun
 from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job
@@ -127,3 +129,36 @@ def test_the_cheapest_plan_rents_what_pays() -> None:
 def test_the_front_is_that_of_our_own_search() -> None:
     with pytest.raises(InputError, match="--pareto with --parallelizer"):
         planned(Plain(), pareto=True)
+
+
+def test_pipeline_sets_are_priced_until_enough_fit_and_no_further() -> None:
+    inputs = replace(job("llama-3-8b", "2xH100,2xA100-80"), model=MODEL)
+    source = SliceSource(inputs, [Plain()])
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    sets = list(source.composer.sets(parts, 8))
+    assert len(sets) > 4
+    for most in (1, 2):
+        left = iter(sets)
+        found = source._first_fitting(left, most)
+        looked_at = len(sets) - len(list(left))
+        fits = [source._candidate(one) for one in sets]
+        enough = [number for number, one in enumerate(fits, 1) if one is not None and one.estimate.fits == "yes"]
+        assert looked_at == enough[most - 1]
+        assert found == [one for one in fits[:looked_at] if one is not None]
+
+
+def test_a_micro_batch_more_is_claimed_to_take_the_pace_of_its_pipeline() -> None:
+    inputs = replace(job("llama-3-8b", "2xH100,2xA100-80"), model=MODEL)
+    source = SliceSource(inputs, [Plain()])
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    for one in source.together(parts, thorough=False):
+        assert one.slices is not None
+        for pipeline in one.slices.pipelines:
+            fill_s, period_s, sync_s = pipeline.claimed
+            for micro_batches in range(1, 7):
+                alone = replace(one.slices, pipelines=(pipeline,), shares=(float(micro_batches),))
+                took_s = claimed_s(replace(one, slices=alone))
+                assert took_s == pytest.approx(fill_s + sync_s + period_s * (micro_batches - 1))
+        each = zip(one.slices.pipelines, one.slices.shares, strict=True)
+        own = [replace(one.slices, pipelines=(pipeline,), shares=(share,)) for pipeline, share in each]
+        assert claimed_s(one) == max(claimed_s(replace(one, slices=alone)) for alone in own)
