@@ -64,65 +64,78 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
     Raises:
         InputError: if it is not the config of a model.
     """
-    said = config.get("model_type")
     thinker = config.get("thinker_config")
     if isinstance(thinker, Mapping) and isinstance(thinker.get("text_config"), Mapping):
-        inner = find_text(thinker, name, known)
-        # The version that saved it stands around the whole, and says whose word on tying counts.
-        around = {"transformers_version": config.get("transformers_version"), **(inner.outer or {})}
-        return TextPart(
-            said=inner.said, config=inner.config, outer=around, path=f"thinker_config.{inner.path}", towers=True
-        )
-    for key in PARTS:
-        part = config.get(key)
-        if part is None:
-            continue
-        if not isinstance(part, Mapping):
-            raise _not_a_model(
-                f"model {name}: {key} is {show(part)}", "must be an object", "pass the config.json as published", key
-            )
-        inner_said = part.get("model_type")
-        if key == "model_config":
-            if "hidden_size" not in part and "n_embd" not in part:
-                continue
-            chosen = inner_said or said
-        elif isinstance(inner_said, str) and inner_said in known:
-            chosen = inner_said
-        elif inner_said is None and isinstance(said, str) and said in known:
-            chosen = said
-        else:
-            chosen = inner_said or said or _from_architecture(part, known) or _from_architecture(config, known)
-        if isinstance(chosen, str) and chosen:
-            return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != "model_config")
+        return _of_thinker(config, find_text(thinker, name, known))
+    nested = (_nested(config, key, name, known) for key in PARTS if config.get(key) is not None)
+    return next((part for part in nested if part is not None), None) or _whole(config, name, known)
+
+
+def _of_thinker(config: Mapping[str, object], inner: TextPart) -> TextPart:
+    """The text part of a model's thinker, as a part of the whole config."""
+    # The version that saved it stands around the whole, and says whose word on tying counts.
+    around = {"transformers_version": config.get("transformers_version"), **(inner.outer or {})}
+    path = f"thinker_config.{inner.path}"
+    return TextPart(said=inner.said, config=inner.config, outer=around, path=path, towers=True)
+
+
+def _nested(config: Mapping[str, object], key: str, name: str, known: Mapping[str, str]) -> TextPart | None:
+    """The text model under a key of `PARTS`; None where what stands there is no model."""
+    part, said = config[key], config.get("model_type")
+    if not isinstance(part, Mapping):
+        what, fix = f"model {name}: {key} is {show(part)}", "pass the config.json as published"
+        raise _not_a_model(what, "must be an object", fix, key)
+    inner = part.get("model_type")
+    if key == "model_config":
+        if "hidden_size" not in part and "n_embd" not in part:
+            return None
+        chosen = inner or said
+    elif isinstance(inner, str) and inner in known:
+        chosen = inner
+    elif inner is None and isinstance(said, str) and said in known:
+        chosen = said
+    else:
+        chosen = inner or said or _from_architecture(part, known) or _from_architecture(config, known)
+    if not isinstance(chosen, str) or not chosen:
+        return None
+    return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != "model_config")
+
+
+def _whole(config: Mapping[str, object], name: str, known: Mapping[str, str]) -> TextPart:
+    """A config that nests no text model: it is one itself."""
+    said = config.get("model_type")
     if said is None:
         said = _from_architecture(config, known)
     if said is None and {first for first in SHAPE if any(key in config for key in (first, *SPELLINGS[first]))} >= SHAPE:
         return TextPart(said="", config=config, outer=None, path="", towers=False)
     if not isinstance(said, str) or not said:
-        schema = config.get("schema")
-        if isinstance(schema, str) and schema.startswith("meshwright.plan"):
-            raise _not_a_model(
-                f"model {name} is a plan file",
-                "it holds a plan, and its model with it",
-                f"name it as the plan: --plan {name}.json",
-                "model",
-            )
-        diffusers = config.get("_class_name")
-        if isinstance(diffusers, str):
-            raise _not_a_model(
-                f"model {name}: _class_name is {show(diffusers)}",
-                "diffusers wrote this config, and diffusion models are not planned",
-                "pass the config.json of a model of the transformers library, which has a model_type",
-                "_class_name",
-            )
-        raise _not_a_model(
-            f"model {name}: model_type is {'missing' if said is None else show(said)}",
-            "it names the family, so this is not the config.json of a model",
-            "pass the config.json that lies beside a model's weights (not that of a tokenizer or an index)",
-            "model_type",
+        raise _of_no_family(config, name, said)
+    towers = any(config.get(key) is not None for key in TOWERS)
+    return TextPart(said=said, config=config, outer=None, path="", towers=towers)
+
+
+def _of_no_family(config: Mapping[str, object], name: str, said: object) -> InputError:
+    """What a file is that names no family, as far as it can be told."""
+    schema, diffusers = config.get("schema"), config.get("_class_name")
+    if isinstance(schema, str) and schema.startswith("meshwright.plan"):
+        return _not_a_model(
+            f"model {name} is a plan file",
+            "it holds a plan, and its model with it",
+            f"name it as the plan: --plan {name}.json",
+            "model",
         )
-    return TextPart(
-        said=said, config=config, outer=None, path="", towers=any(config.get(key) is not None for key in TOWERS)
+    if isinstance(diffusers, str):
+        return _not_a_model(
+            f"model {name}: _class_name is {show(diffusers)}",
+            "diffusers wrote this config, and diffusion models are not planned",
+            "pass the config.json of a model of the transformers library, which has a model_type",
+            "_class_name",
+        )
+    return _not_a_model(
+        f"model {name}: model_type is {'missing' if said is None else show(said)}",
+        "it names the family, so this is not the config.json of a model",
+        "pass the config.json that lies beside a model's weights (not that of a tokenizer or an index)",
+        "model_type",
     )
 
 
