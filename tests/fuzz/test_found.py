@@ -315,6 +315,12 @@ def test_options_of_no_line_have_no_place(capsys: pytest.CaptureFixture[str]) ->
     assert not list(faults(json.loads(capsys.readouterr().out)))
 
 
+def test_one_micro_batch_through_a_thousand_workers_of_a_v_is_listed_in_a_second() -> None:
+    start_s = time.process_time()
+    assert SCHEDULES["zb-v"].table(1000, 1, 2).kind.size == 6 * 1000
+    assert time.process_time() - start_s < 6, "a third of the budget of an input"
+
+
 def test_moments_of_an_unknown_format_are_named() -> None:
     words = ["--bf16", "--use-precision-aware-optimizer", "--exp-avg-dtype", "x", "--num-layers", "2"]
     assert any("--exp-avg-dtype" in one.what for one in read_flags(words).problems)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zero_bubble import TwoChunkV
+
+DOWN = ((Kind.F, 0), (Kind.I, 0), (Kind.W, 0))
+BACK = ((Kind.F, 1), (Kind.I, 1), (Kind.W, 1))
+"""Tasks of a worker's two chunks, the one on the way down the V and the one on the way back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,39 +39,33 @@ class ZeroBubbleV(TwoChunkV):
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         enough = max(m, 2 * p - 1)
-        lists = [[task for task in _order(p, enough, r) if task.unit < m] for r in range(p)]
-        return table_of_lists(self.placement(p), (m,), lists)
+        return table_of_lists(self.placement(p), (m,), [_order(p, enough, r, m) for r in range(p)])
 
 
-def _order(p: int, m: int, r: int) -> list[Task]:
-    """Tasks of worker r: warm-up, steady phase of all six tasks of both chunks, drain, the weights that are left."""
+def _order(p: int, m: int, r: int, kept: int) -> list[Task]:
+    """Tasks of worker r, those of the first `kept` micro-batches alone."""
     tasks: list[Task] = []
     stages = (r, 2 * p - 1 - r)
     done: dict[tuple[Kind, int], int] = {}
-
-    def run(*steps: tuple[Kind, int]) -> None:
-        for step in steps:
-            unit = done.get(step, 0)
-            if unit < m:
+    for step in _steps(p, m, r):
+        unit = done.get(step, 0)
+        if unit < m:
+            done[step] = unit + 1
+            if unit < kept:
                 tasks.append(Task(step[0], stages[step[1]], unit))
-                done[step] = unit + 1
-
-    down = ((Kind.F, 0), (Kind.I, 0), (Kind.W, 0))
-    back = ((Kind.F, 1), (Kind.I, 1), (Kind.W, 1))
-    for _ in range(2 * (p - r) - 1):
-        run(down[0])
-    for _ in range(r):
-        run(back[0], down[0])
-    for _ in range(p - r):
-        run(*back)
-    while done.get(back[0], 0) < m:
-        run(*down, *back)
-    for _ in range(r):
-        run(down[1], back[1])
-    for _ in range(p - r):
-        run(down[1], down[2])
-    for _ in range(m):
-        run(back[2])
-    for _ in range(m):
-        run(down[2])
+                if len(tasks) == len(DOWN + BACK) * kept:
+                    break
     return tasks
+
+
+def _steps(p: int, m: int, r: int) -> Iterator[tuple[Kind, int]]:
+    """Warm-up, steady phase of all six tasks of both chunks, drain, weights that are left; too many of some."""
+    yield from DOWN[:1] * (2 * (p - r) - 1)
+    yield from (BACK[0], DOWN[0]) * r
+    yield from BACK * (p - r)
+    for _ in range(m - p):
+        yield from DOWN + BACK
+    yield from (DOWN[1], BACK[1]) * r
+    yield from DOWN[1:] * (p - r)
+    yield from BACK[2:] * m
+    yield from DOWN[2:] * m
