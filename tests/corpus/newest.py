@@ -397,7 +397,10 @@ def jax_advantages_by_scan_with_clipped_values() -> Case:
             off = 0.5 * jnp.maximum((value - returns) ** 2, (near - returns) ** 2).mean()
             gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage).mean()
             entropy = -(jnp.exp(guesses) * guesses).sum(-1).mean()
-            beside = {"clipped": (jnp.abs(ratio - 1) > 0.2).mean(), "away": (ratio - 1 - jnp.log(ratio)).mean()}
+            beside = {
+                "clipped": (jnp.abs(ratio - 1) > 0.2).astype(ratio.dtype).mean(),
+                "away": (ratio - 1 - jnp.log(ratio)).mean(),
+            }
             return -gain + 0.5 * off - 0.01 * entropy, beside
 
         (loss, beside), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from tests.runtime.micro_batch_cases import (
     mapped,
     masked,
     measured,
+    renormalised,
     step_of,
     weights,
 )
@@ -46,7 +48,7 @@ def test_the_step_is_that_of_the_whole_batch(loss: Loss) -> None:
 
 @pytest.mark.filterwarnings("ignore::meshwright.compiler.idle_devices.IdleDevicesWarning")
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("loss", [masked, measured, mapped, contrasted], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", [masked, measured, mapped, contrasted, renormalised], ids=lambda loss: loss.__name__)
 def test_so_it_is_under_every_method(loss: Loss, method: str) -> None:
     with jax_precision("fp64"):
         assert difference(loss, METHODS[method](4), weights(), batch()) < 1e-9
@@ -64,6 +66,32 @@ def test_what_is_done_twice_is_said_with_its_line() -> None:
     step = mw.parallelize(step_of(contrasted), method=METHODS["pipeline"](4))
     step(weights(), batch())
     assert "samples meet at tests/runtime/micro_batch_cases.py" in step.compiled().explain()
+
+
+def test_samples_that_meet_layer_by_layer_are_kept_there_alone() -> None:
+    def peak_bytes(parts: int) -> int:
+        step = mw.parallelize(step_of(deep), method=mw.LocalPipeline(num_stages=1, num_micro_batches=parts))
+        step(own, given)
+        assert ("in phases" in step.compiled().step.meeting) == (parts > 1)
+        return max(step.compiled().verified.peak_bytes)
+
+    def deep(own: Any, given: Any) -> tuple[jax.Array, Any]:
+        x = given
+        for w in own:
+            x = x @ w
+            x = jnp.tanh(jnp.sin((x - x.mean(0)) * jax.lax.rsqrt(x.var(0) + 1e-3)))
+        return (x**2).mean(), ()
+
+    own = [jnp.asarray(np.random.RandomState(place).randn(16, 16) / 4) for place in range(4)]
+    given = jnp.asarray(np.random.RandomState(9).randn(512, 16))
+    assert peak_bytes(4) < 0.8 * peak_bytes(1)
+    with jax_precision("fp64"):
+        one = mw.LocalPipeline(num_stages=1, num_micro_batches=4)
+        wide = jax.tree.map(lambda one: one.astype(jnp.float64), (own, given))
+        expected = jax.jit(step_of(deep, jax.value_and_grad))(*wide)
+        found = mw.parallelize(step_of(deep), method=one)(*wide)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-12)
 
 
 def test_workers_in_other_processes_put_samples_together() -> None:

@@ -97,14 +97,19 @@ total_p.def_abstract_eval(_total_aval)
 
 joint_p = core.Primitive("batch_joint")
 """What is made of all samples together: `program` of whole operands; results whose entry in `follows` is the place of
-an operand are shared out by samples as it is. Stands before a mark alone, and is run once for all micro-batches."""
-joint_p.multiple_results = True
-joint_p.def_abstract_eval(lambda *given, program, follows: program.out_avals)
+an operand are shared out by samples as it is. Stands before a mark alone, and is run once for all micro-batches; where
+`slope` is the place of an operand, the one from which its backward starts, micro-batches go through it in phases."""
+
+phase_p = core.Primitive("batch_phase")
+"""What a micro-batch computes by itself between two values of the whole batch: `program`. Its results are kept."""
 
 
-def _joint(*given: Any, program: core.ClosedJaxpr, follows: Any) -> list[Any]:
+def _program_run(*given: Any, program: core.ClosedJaxpr, **_: Any) -> list[Any]:
     return core.jaxpr_as_fun(program)(*given)
 
 
-joint_p.def_impl(_joint)
-mlir.register_lowering(joint_p, mlir.lower_fun(_joint, multiple_results=True))
+for _own in (joint_p, phase_p):
+    _own.multiple_results = True
+    _own.def_abstract_eval(lambda *given, program, **_: program.out_avals)
+    _own.def_impl(_program_run)
+    mlir.register_lowering(_own, mlir.lower_fun(_program_run, multiple_results=True))

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from meshwright.compiler.inline import free_variables, is_dropped, piece
 from meshwright.compiler.instructions import Feed
-from meshwright.compiler.joins import Join, joint_p, total_p
+from meshwright.compiler.joins import Join, joint_p, phase_p, total_p
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.shardings import MeshSharding, ValueRole
 from meshwright.compiler.traced_step import TracedStep
@@ -56,8 +56,10 @@ class Operands:
         """Values of the whole batch that are known before any loss is."""
         self.joint = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is joint_p}
         """Values that are made of all samples together before any loss is."""
+        self.phases = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is phase_p}
+        """Values that a micro-batch makes between values of the whole batch, and keeps."""
         self.made_before = {
-            var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive not in (total_p, joint_p)
+            var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive not in (total_p, joint_p, phase_p)
         }
         self.version = 0
         """Updates that the state has seen which is read next."""
@@ -113,6 +115,8 @@ class Operands:
             return self._total(mesh, self.totals[atom], unit, role)
         if atom in self.joint:
             return self._joint(mesh, atom, unit, role)
+        if atom in self.phases:
+            return self._phase(mesh, atom, unit, role)
         if atom in self.step.wholes:
             return self._whole(mesh, atom)
         if atom in self.place_of:
@@ -180,6 +184,17 @@ class Operands:
             self.out.run(mesh, name, name, reads, [self.out.new(mesh, ("joint", one), one.aval) for one in made])
         return self.out.at(mesh, ("joint", var))
 
+    def _phase(self, mesh: int, var: core.Var, unit: int | None, role: ValueRole) -> int:
+        """A value that a micro-batch makes in a phase, with all others that it makes there."""
+        if (mesh, ("phase", var, unit)) not in self.out.ids:
+            eqn = self.phases[var]
+            name = f"{self.prefix}phase{list(self.phases).index(eqn.outvars[0])}"
+            self.out.executables.setdefault(name, eqn.params["program"])
+            reads = [self.value(mesh, one, unit, role) for one in eqn.invars]
+            made = [self.out.new(mesh, ("phase", one, unit), one.aval) for one in eqn.outvars]
+            self.out.run(mesh, name, f"{name}.{unit}", reads, made)
+        return self.out.at(mesh, ("phase", var, unit))
+
     def _constant(self, mesh: int, atom: Any) -> int:
         key = ("constant", id(atom) if isinstance(atom, core.Literal) else atom)
         if (mesh, key) not in self.out.ids:
@@ -197,7 +212,7 @@ class Operands:
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)
         of_batch = any(self.place_of.get(one) in self.step.batch or one is self.step.number or one in self.totals
-                       for one in inputs)  # fmt: skip
+                       or one in self.phases for one in inputs)  # fmt: skip
         newer = any((self.stage, self.place_of.get(one)) in self.renewed for one in inputs)
         version = (self.stage, self.version) if newer else 0
         key = ("before", var, unit if of_batch else None, version)

@@ -30,7 +30,8 @@ from meshwright.compiler.source_line import line_of
 from meshwright.compiler.traced_step import TracedStep
 
 MOST_TOGETHER = 0.5
-"""Share of the work of a loss that may be done for all samples together: beyond it, micro-batches spare nothing."""
+"""Share of the work of a loss that may be done for all samples together: beyond it micro-batches would spare nothing,
+and go through it in phases."""
 
 
 def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> TracedStep | None:
@@ -42,18 +43,18 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
         parts: micro-batches.
 
     Returns:
-        None where samples meet so early that little is left to do for each by itself.
+        None where samples do not meet.
 
     Raises:
         NotShared: what samples make by themselves cannot be told apart.
     """
     together = _together(step, placements, parts)
-    work = eqns_flop(step.loss.eqns)
-    if not together or eqns_flop(together) > MOST_TOGETHER * work:
+    if not together:
         return None
+    phased = eqns_flop(together) > MOST_TOGETHER * eqns_flop(step.loss.eqns)
     if step.loss.outvars[0] not in {var for eqn in together for var in eqn.outvars}:
-        return met_behind(step, together)
-    return _Meeting(step, together).step()
+        return None if phased else met_behind(step, together)
+    return _Meeting(step, together, phased=phased).step()
 
 
 class TogetherWalk(MicroBatchWalk):
@@ -76,15 +77,17 @@ class TogetherWalk(MicroBatchWalk):
         return [RankValue(None, WHOLE) if is_dropped(var) else next(made) for var in eqn.outvars]
 
 
-def joint_of(program: core.ClosedJaxpr, follows: Sequence[int | None]) -> core.JaxprEqn:
+def joint_of(program: core.ClosedJaxpr, follows: Sequence[int | None], slope: int | None = None) -> core.JaxprEqn:
     """An equation that evaluates a program once for all samples.
 
     Args:
         program: without constants.
         follows: of each result the operand that it is shared out like; None for what is whole.
+        slope: operand from which its backward starts, where micro-batches go through it in phases.
     """
+    params = {"program": program, "follows": tuple(follows), "slope": slope}
     shapes = [_shape(var) for var in program.jaxpr.invars]
-    (eqn,) = jax.make_jaxpr(lambda *given: joint_p.bind(*given, program=program, follows=tuple(follows)))(*shapes).eqns
+    (eqn,) = jax.make_jaxpr(lambda *given: joint_p.bind(*given, **params))(*shapes).eqns
     return eqn
 
 
@@ -141,8 +144,8 @@ def _together(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
 class _Meeting:
     """Writes one step."""
 
-    def __init__(self, step: TracedStep, together: Sequence[core.JaxprEqn]) -> None:
-        self.old, self.together = step, together
+    def __init__(self, step: TracedStep, together: Sequence[core.JaxprEqn], *, phased: bool) -> None:
+        self.old, self.together, self.phased = step, together, phased
         held = {id(eqn) for eqn in together}
         self.alone = [eqn for eqn in step.loss.eqns if id(eqn) not in held]
         self.made_alone = {var: eqn for eqn in self.alone for var in eqn.outvars}
@@ -191,7 +194,7 @@ class _Meeting:
         alone = core.jaxpr_as_fun(piece(self.old.loss, self.together, self.met, self.results))
         places = [self.met.index(var) for var in self.sloped]
 
-        def run(*given: Any) -> list[Any]:
+        def run(slope: Any, *given: Any) -> list[Any]:
             def of(*moving: Any) -> tuple[Any, list[Any]]:
                 whole = list(given)
                 for place, value in zip(places, moving, strict=True):
@@ -200,16 +203,19 @@ class _Meeting:
                 return made[0], made
 
             _, back, made = jax.vjp(of, *(given[place] for place in places), has_aux=True)
-            return [*made, *back(jnp.ones((), made[0].dtype))]
+            return [*made, *back(slope)]
 
-        program = flat_jaxpr(run, [_shape(var) for var in self.met])
+        one = np.ones((), self.results[0].aval.dtype)
+        program = flat_jaxpr(run, [jax.ShapeDtypeStruct((), one.dtype), *(_shape(var) for var in self.met)])
         constants = {
-            core.Var(var.aval): value for var, value in zip(program.jaxpr.constvars, program.consts, strict=True)
-        }
+            core.Var(var.aval): value
+            for var, value in zip([*program.jaxpr.constvars, program.jaxpr.invars[0]], [*program.consts, one],
+                                  strict=True)
+        }  # fmt: skip
         closed = piece(program.jaxpr, program.jaxpr.eqns, [*program.jaxpr.constvars, *program.jaxpr.invars],
                        program.jaxpr.outvars)  # fmt: skip
         follows = (*(None for _ in self.results), *(len(constants) + place for place in places))
-        template = joint_of(closed, follows)
+        template = joint_of(closed, follows, len(constants) - 1 if self.phased else None)
         return template.replace(
             invars=[*constants, *(_named(var, names) for var in self.met)],
             outvars=[core.Var(var.aval) for var in template.outvars],
@@ -243,6 +249,10 @@ class _Meeting:
     def _said(self) -> str:
         line = next((line for eqn in self.together if (line := line_of(eqn))), "")
         place = f"samples meet at {line}" if line else "samples meet"
+        if self.phased:
+            return (f"{place}: micro-batches go through the loss in phases, each once all are through the one before;"
+                    " what a phase hands on is kept of all samples, the rest is computed again for gradients, which are"
+                    " those of the whole batch")  # fmt: skip
         return (f"{place}: what each makes by itself is computed twice, first for all micro-batches and without"
                 " gradients, so that gradients are those of the whole batch")  # fmt: skip
 

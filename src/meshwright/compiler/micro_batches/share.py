@@ -20,6 +20,7 @@ from jax.extend import core
 from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_of, reached
 from meshwright.compiler.joins import How, Join, total_p
 from meshwright.compiler.micro_batches.meeting import TogetherWalk, met_apart
+from meshwright.compiler.micro_batches.phases import in_phases
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk, NotSharedAtError
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
 from meshwright.compiler.samples.sorting import in_batch_order
@@ -198,7 +199,13 @@ class _Sharing:
         atoms = [*(self.given[var] for var in old.jaxpr.invars), *old.jaxpr.constvars, self.number]
         names = dict(zip(made.jaxpr.invars, atoms, strict=True)) | self._constants(made)
         kept = _ancestors([atom for atom in made.jaxpr.outvars if isinstance(atom, core.Var)], made.made)
-        self.before += _renamed([eqn for eqn in made.jaxpr.eqns if id(eqn) in kept], names)
+        eqns = [eqn for eqn in made.jaxpr.eqns if id(eqn) in kept]
+        held = dict(zip(inputs, made.jaxpr.invars, strict=False))
+        slopes = [held[eqn.invars[place]] for eqn in old.before if (place := eqn.params.get("slope")) is not None]
+        if slopes:
+            own = [held[var] for var in inputs if var in samples]
+            eqns = in_phases(made.jaxpr, eqns, [*own, made.jaxpr.invars[-1]], slopes)
+        self.before += _renamed(eqns, names)
         found = iter(zip(made.jaxpr.outvars, made.placements, strict=True))
         operands, placements = [], []
         for atom in old.mark.invars:

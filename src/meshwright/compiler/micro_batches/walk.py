@@ -124,11 +124,24 @@ class MicroBatchWalk(Walk):
     def _joint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """What is made of all samples together; each micro-batch takes its own samples of what counts them."""
         given = list(in_batch_order(given))
+        if eqn.params["slope"] is not None:
+            return self._phased(eqn, given)
         made = joint_p.bind(*(self._put_together(value) for value in given), **eqn.params)
         results = []
         for value, place in zip(made, eqn.params["follows"], strict=True):
             placement = WHOLE if place is None or given[place].placement < 0 else given[place].placement
             results.append(self.own(RankValue(value, WHOLE), placement))
+        return results
+
+    def _phased(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """The same where each micro-batch computes what it can by itself, and only sums are made of all samples."""
+        program, walk = eqn.params["program"], MicroBatchWalk(self.ranks, self.rank)
+        results = []
+        for value, place in zip(
+            in_batch_order(walk.read(program.jaxpr, given, program.consts)), eqn.params["follows"], strict=True
+        ):
+            placement = WHOLE if place is None else given[place].placement
+            results.append(self.own(self.total(value), placement) if placement >= 0 else self.total(value))
         return results
 
     def _put_together(self, value: RankValue) -> Any:
