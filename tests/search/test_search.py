@@ -198,6 +198,40 @@ def test_a_row_of_no_shape_that_is_small_and_quick_enough_has_no_such_plan(numbe
 
 
 @spaces
+@pytest.mark.parametrize("letters", ["o", "og", "aog", "wog", "waog"])
+def test_no_plan_with_something_away_is_quicker_or_smaller_than_what_its_row_is_told_to_need(
+    number: int, letters: str
+) -> None:
+    small = SPACES[number]
+    space = Space(pins=(*small.pins, ("offload", (letters,))))
+    grid = build_grid(small.model, small.workload, small.cluster.devices, space)
+    hardware = hardware_of(small.cluster.groups[0], small.workload)
+    factory = ShapeFactory.of(small.model, small.workload, space)
+    factored = RowBounds(grid, small.model, hardware, small.workload).factored
+    fitting = Fitting(factored, factory.items, small.model, np.inf)
+    names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs", "way")
+    place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
+    sharded = [plan.row for plan in everything(number, False) if plan.row.sharding in ("z3", "fsdp")]
+    sharded = [row for row in sharded if schedule_named(row.schedule).bound_by_formula]
+    told = 0
+    for row in sharded[:: max(len(sharded) // 30, 1)]:
+        way = way_of(row)
+        key = row.tp, OVERLAPS.index(row.tp_overlap), row.ep, row.etp, row.pp, row.dp, row.mbs, way, row.cp
+        shapes = factory.shapes(int(grid.pp[place[key]]), int(grid.m[place[key]]))
+        plan = expand(replace(row, offload=letters), small.model, small.workload.seq_len)
+        found = estimate_plan(plan, small.model, small.cluster, small.workload)
+        assert shapes is not None
+        fitting.limit_bytes = found.peak_memory_bytes
+        rows = np.array([place[key]])
+        fits, quick, least_bytes = fitting.rows(rows, shapes, found.step_time_s, found.step_time_s, memory=True)
+        assert fits.all(), row.format()
+        assert quick.all(), row.format()
+        assert least_bytes <= found.peak_memory_bytes
+        told += not fitting.rows(rows, shapes, found.step_time_s / 1000, memory=True)[1].any()
+    assert told or not sharded
+
+
+@spaces
 def test_rows_that_are_looked_at_before_they_are_priced_give_the_same_answer(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

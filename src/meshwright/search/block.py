@@ -148,8 +148,10 @@ class Block:
         return self._bare.pipeline_s
 
     def refined_bounds_s(self) -> Float[np.ndarray, "rows shapes"]:
-        """The same of plans whose layers choose their recompute one by one: no quicker than where none recomputes."""
-        return self.bounds_s()[:, self.shapes.bare]
+        """The same of plans whose layers choose their recompute one by one: no quicker than where none recomputes, or
+        than where all do, where what is kept leaves for the host."""
+        bounds_s = self.bounds_s()
+        return np.minimum(bounds_s, bounds_s[:, self.shapes.bare])
 
     def price(
         self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float, *, spare: bool = True

@@ -1,7 +1,8 @@
 """Which rows have a shape that fits them and is quick enough, told from factors before any row is priced.
 
 What a block finds out of priced rows follows nearly as well from their factors, of which there are far fewer: how long
-each shape takes with its recompute, and whether its worker 0 has room for what it keeps.
+each shape takes with its recompute and its copies to and from the host, and whether its worker 0 has room for what it
+keeps.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from meshwright.estimate.away import updated_bytes
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import Item, repeated_modules, with_tiles, works_of
 from meshwright.estimate.memory import always_bytes
@@ -22,6 +24,7 @@ from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
+from meshwright.specs.row import offload_of
 from meshwright.specs.strategy import Recompute
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes
@@ -64,6 +67,9 @@ class Fitting:
         """
         self.factored, self.limit_bytes = factored, limit_bytes
         self.hardware: Hardware = factored.hardware
+        self.away = offload_of(factored.grid.offload)
+        self.stored = np.array([item.part not in ("tie", "copy") for item in items])
+        """Items whose weights are those of their own layer."""
         self.dense = self._costs(items, model, experts=False)
         self.experts = self._costs(items, model, experts=True)
 
@@ -72,6 +78,7 @@ class Fitting:
         rows: Int[np.ndarray, "rows"],
         shapes: ShapeTables,
         threshold_s: float,
+        beat_s: float = np.inf,
         *,
         memory: bool,
     ) -> tuple[Bool[np.ndarray, "rows"], Bool[np.ndarray, "rows"], float]:
@@ -81,6 +88,7 @@ class Fitting:
             rows: of one (pp, m), by number in the grid.
             shapes: all of theirs.
             threshold_s: what is slower is none of the answer.
+            beat_s: what is slower is none either, even if its layers choose their recompute one by one.
             memory: whether worker 0's parameters and activations alone say that a shape does not fit.
         """
         fits = np.ones((len(rows), len(shapes)), dtype=bool)
@@ -89,52 +97,74 @@ class Fitting:
         if paired.any():
             fits = ~paired[:, None] | shapes.pairing
         least_bytes = np.inf
+        shared = self._first_shared(rows, grid, shapes)
         if memory:
-            held = self._first_bytes(rows, grid, shapes)
+            held = self._first_bytes(rows, shapes, shared)
             least_bytes = float(held.min(initial=np.inf, where=fits))
             fits = fits & (held * (1.0 - ROUNDING) <= self.limit_bytes)
         some = np.asarray(fits.any(axis=1))
         quick = some.copy()
-        if threshold_s < np.inf and not shapes.splits:
-            quick[some] = self._quick(rows[some], fits[some], shapes, threshold_s)
+        if min(threshold_s, beat_s) < np.inf and not shapes.splits and some.any():
+            update_s = shared[some] * self._update_s
+            limits_s = threshold_s, beat_s
+            quick[some] = self._quick(
+                rows[some], grid.take(np.flatnonzero(some)), fits[some], shapes, update_s, limits_s
+            )
         return some, quick, least_bytes
 
-    def _first_bytes(
+    @property
+    def _update_s(self) -> float:
+        """Of a parameter that worker 0 has updated on the host behind its pipeline, at least."""
+        if self.away.delayed_update or not self.factored.workload.training:
+            return 0.0
+        moved = self.away.optimizer * updated_bytes(self.factored.workload)
+        return moved / self.hardware.host_update_bytes_per_s if moved else 0.0
+
+    def _first_shared(
         self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: ShapeTables
     ) -> Float[np.ndarray, "rows shapes"]:
-        """What worker 0 holds at least under every shape: its share of its states and what its micro-batches keep."""
-        first, alive = tables.first.T, tables.alive[:, 0].T
-        least = least_state_bytes(self.factored)
-        data = grid.cp * grid.dp
+        """Parameters of worker 0, as every rank shares them that can."""
+        first, data = tables.first.T, grid.cp * grid.dp
         shards = np.maximum(grid.tp * data // (grid.ep * grid.etp), 1)
-        held: Float[np.ndarray, "rows shapes"] = np.zeros((grid.rows, first.shape[1]))
-        for costs, number in self._of(rows):
-            held += (costs.kept_bytes @ alive)[number]
+        shared: Float[np.ndarray, "rows shapes"] = np.zeros((grid.rows, first.shape[1]))
+        for costs, number in self.factors_of(rows):
             if costs.dense_parameters.any():
-                held += (costs.dense_parameters @ first)[number] * (least / data)[:, None]
+                shared += (costs.dense_parameters @ first)[number] / data[:, None]
             if costs.expert_parameters.any():
-                held += (costs.expert_parameters @ first)[number] * (least / shards)[:, None]
+                shared += (costs.expert_parameters @ first)[number] / shards[:, None]
+        return shared
+
+    def _first_bytes(
+        self, rows: Int[np.ndarray, "rows"], tables: ShapeTables, shared: Float[np.ndarray, "rows shapes"]
+    ) -> Float[np.ndarray, "rows shapes"]:
+        """What worker 0 holds at least under every shape: its share of its states and what its micro-batches keep."""
+        alive = tables.alive[:, 0].T * (1.0 - self.away.activations)
+        held = shared * least_state_bytes(self.factored)
+        for costs, number in self.factors_of(rows):
+            held += (costs.kept_bytes @ alive)[number]
         return held * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
 
     def _quick(
         self,
         rows: Int[np.ndarray, "rows"],
+        grid: Grid,
         fits: Bool[np.ndarray, "rows shapes"],
         tables: ShapeTables,
-        threshold_s: float,
+        update_s: Float[np.ndarray, "rows shapes"],
+        limits_s: tuple[float, float],
     ) -> Bool[np.ndarray, "rows"]:
-        """Rows of which a shape that fits has no path beyond the threshold."""
-        shapes, paths, items = tables.path_forward.shape
-        forward, backward = (table.reshape(-1, items).T for table in (tables.path_forward, tables.path_backward))
-        lengths = [
-            (costs.forward_s @ forward + costs.backward_s @ backward, number) for costs, number in self._of(rows)
-        ]
+        """Rows of which a shape that fits has no path beyond the limits."""
+        shapes, paths, _ = tables.path_forward.shape
+        threshold_s, beat_s = (limit_s * (1.0 + ROUNDING) for limit_s in limits_s)
+        lengths = _PathLengths(self, rows, grid, tables)
         quick = np.zeros(len(rows), dtype=bool)
         together = max(1, AT_ONCE // (shapes * paths))
         for start in range(0, len(rows), together):
             here = slice(start, start + together)
-            longest = sum(length[number[here]] for length, number in lengths).reshape(-1, shapes, paths).max(axis=2)
-            quick[here] = (fits[here] & (longest * (1.0 - ROUNDING) <= threshold_s)).any(axis=1)
+            longest_s = lengths.of(here).reshape(-1, shapes, paths).max(axis=2) + update_s[here]
+            # Layers that choose their recompute one by one take no less than under the quicker of two ways.
+            refined_s = np.minimum(longest_s, longest_s[:, tables.bare])
+            quick[here] = (fits[here] & (longest_s <= threshold_s) & (refined_s <= beat_s)).any(axis=1)
         return quick
 
     def least_s(self, rows: Int[np.ndarray, "rows"], m: int, templates: list[Template]) -> Float[np.ndarray, "rows"]:
@@ -145,7 +175,7 @@ class Fitting:
             m: micro-batches.
             templates: of one schedule and number of chunks, one for each way to recompute.
         """
-        factors, least = self._of(rows), np.full(len(rows), np.inf)
+        factors, least = self.factors_of(rows), np.full(len(rows), np.inf)
         for template in templates:
             tables = template.forward(m).T, template.backward(m).T, template.weight(m).T
             length_s = sum(
@@ -157,7 +187,7 @@ class Fitting:
             least = np.minimum(least, np.max(length_s, axis=1))
         return least
 
-    def _of(self, rows: Int[np.ndarray, "rows"]) -> list[tuple[_FactorCosts, Int[np.ndarray, "rows"]]]:
+    def factors_of(self, rows: Int[np.ndarray, "rows"]) -> list[tuple[_FactorCosts, Int[np.ndarray, "rows"]]]:
         """The factors that these rows have, and which of them each row has."""
         found = []
         for costs, factor in ((self.dense, self.factored.dense_of), (self.experts, self.factored.expert_of)):
@@ -211,6 +241,46 @@ class Fitting:
             "dense_parameters": seconds.dense_parameters,
             "expert_parameters": seconds.expert_parameters,
         }
+
+
+class _PathLengths:
+    """Seconds of all paths of rows, with copies to and from the host where they take longer than what hides them."""
+
+    def __init__(self, fitting: Fitting, rows: Int[np.ndarray, "rows"], grid: Grid, tables: ShapeTables) -> None:
+        items = tables.path_forward.shape[2]
+        ways = [table.reshape(-1, items).T for table in (tables.path_forward, tables.path_backward)]
+        away, hardware = fitting.away, fitting.hardware
+        factors = fitting.factors_of(rows)
+        self.copies = bool(away.activations or away.weights)
+        seconds = [(costs.forward_s @ ways[0], costs.backward_s @ ways[1], number) for costs, number in factors]
+        if not self.copies:
+            self.computed = [(forward_s + backward_s, number) for forward_s, backward_s, number in seconds]
+            return
+        self.sides = [[(of[side], of[2]) for of in seconds] for side in (0, 1)]
+        # Each rank fetches its share of the weights; activations leave in one pass and return in the other.
+        weight = fitting.factored.workload.precision.bytes_of("weights") / hardware.host_bytes_per_s
+        self.fetched_s = np.broadcast_to(grid.strategies(fitting.factored.workload).offload_weights * weight, grid.rows)
+        kept_s = away.activations / hardware.host_bytes_per_s
+        self.fetched = [[((costs.dense_parameters + costs.expert_parameters) * fitting.stored @ way, number)
+                         for costs, number in factors] for way in ways]  # fmt: skip
+        self.kept = [[(costs.kept_bytes @ way * kept_s, number) for costs, number in factors] for way in ways]
+
+    def of(self, here: slice) -> Float[np.ndarray, "rows paths"]:
+        """Of some rows, at least."""
+        if not self.copies:
+            return self._sum(self.computed, here)
+        # Layer by layer the longer of two counts; their sums are no longer than that.
+        return sum(
+            np.maximum(
+                self._sum(self.sides[side], here),
+                self._sum(self.fetched[side], here) * self.fetched_s[here, None] + self._sum(self.kept[side], here),
+            )
+            for side in (0, 1)
+        )
+
+    @staticmethod
+    def _sum(parts: list[tuple[np.ndarray, np.ndarray]], here: slice) -> Float[np.ndarray, "rows paths"]:
+        return sum(length[number[here]] for length, number in parts)
 
 
 def _sum_s(module: ModuleSeconds) -> Float[np.ndarray, "distinct"]:

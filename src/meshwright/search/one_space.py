@@ -251,7 +251,7 @@ class SpaceSearch:
 
         Rows that schedules without a bound of their own may run are all kept.
         """
-        if not self.in_order or rows.grid.offload or len(rows.row) <= FEW or self.bounds is None:
+        if not self.in_order or len(rows.row) <= FEW or self.bounds is None:
             return rows
         if self.fitting is None:
             self.fitting = Fitting(self.bounds.factored, self.factory.items, self.model, self.limit_bytes)
@@ -262,7 +262,9 @@ class SpaceSearch:
             shapes = self.shapes_of(pp, m)
             if shapes is None:
                 continue
-            fits, quick, least_bytes = self.fitting.rows(rows.row[here], shapes, self.queue.threshold_s, memory=memory)
+            fits, quick, least_bytes = self.fitting.rows(
+                rows.row[here], shapes, self.queue.threshold_s, self.beat_s, memory=memory
+            )
             worth[here] = quick
             self.least_bytes = min(self.least_bytes, least_bytes)
             self.counts.pruned[SHAPE_TOO_LARGE] += int(rows.plans[here[~fits]].sum())
