@@ -65,7 +65,7 @@ class TogetherWalk(MicroBatchWalk):
             return super()._equation(program, eqn, given)
         except NotShared:
             rows = [(place, value) for place, value in enumerate(given) if value.placement == 0]
-            if self._depth or not rows:
+            if self._depth or not rows or eqn.primitive is joint_p:
                 raise
         place, row = rows[0]
         samples = np.shape(row.value)[0] * self.ranks
