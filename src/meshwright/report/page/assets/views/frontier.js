@@ -1,4 +1,5 @@
 import { explains } from "page/card.js";
+import { parallel, quantityAxis, valuesAxis } from "page/parallel.js";
 import { dotted, html, svg } from "page/svg.js";
 import { count, gib, percent, seconds, significant, ticks } from "page/units.js";
 
@@ -23,8 +24,9 @@ export const view = {
     const chosen = new Set((page.get("pick") ?? "").split(" ").filter(Boolean));
     const figure = html("div");
     const list = html("div");
+    let marked = null;
     const redraw = () => {
-      const kept = points.filter((one) => PICKERS.every((rule) => !chosen.has(rule.key) || rule.holds(one, capacity)));
+      const kept = points.filter((one) => PICKERS.every((rule) => !chosen.has(rule.key) || rule.holds(one, capacity)) && (!marked || marked.has(one)));
       figure.replaceChildren(scatter(points, new Set(kept), capacity, page));
       list.replaceChildren();
       const ranked = kept.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time);
@@ -45,8 +47,10 @@ export const view = {
     const more = page.live && !data.front.length
       ? html("p", {}, html("button", { type: "button", class: "button", onclick: () => page.search({ pareto: true }) }, "Search the front"), " of time and memory, to plans 10% slower than the best") : null;
     const grid = html("div", { class: "grid" }, html("section", {}, figure, more), html("section", {}, html("div", { class: "pickers", role: "group", "aria-label": "Prefer" }, "Prefer ", ...boxes), list));
-    root.append(grid, searched(data, page));
+    root.append(grid);
     redraw();
+    settings(root, points, page, (kept, any) => { marked = any ? new Set(kept.map((row) => row.one)) : null; redraw(); });
+    root.append(searched(data, page));
   },
 };
 
@@ -58,6 +62,34 @@ function pointsOf(data, page) {
   const near = data.neighbours.map((one) => ({ title: one.name, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.outcome === "fits" ? "yes" : one.outcome, kind: one.change.replaceAll(" -> ", " → "), text: one.text }));
   const seen = new Set();
   return [own, ...found, ...front, ...near].filter((one) => !seen.has(one.title) && seen.add(one.title));
+}
+
+// Settings of a plan that its one line says: a degree it does not name is 1.
+const WORDS = [[/^(z\d|fsdp|hsdp)/, "sharding"], [/^rc-/, "recompute"], [/^(tp|cp|pp|vpp|ep|etp|dp|mbs)\d/, null]];
+function saidBy(title) {
+  const found = {};
+  for (const token of title.split(".")) {
+    const [, name] = WORDS.find(([pattern]) => pattern.test(token)) ?? [];
+    const [, axis, degree] = /^([a-z]+)(\d+)/.exec(token) ?? [];
+    if (name) found[name] = token.replace(/^rc-/, "");
+    else if (name === null) found[axis] = Number(degree);
+  }
+  return found;
+}
+
+// The same plans over their settings; what is marked there is what the list and the points keep.
+function settings(root, points, page, onKept) {
+  const said = points.filter((one) => /\bmbs\d/.test(one.title)).map((one) => ({ one, ...saidBy(one.title), time: one.time, memory: one.memory, fits: WORD[one.fits] ?? one.fits }));
+  const names = ["tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "recompute", "sharding"].filter((name) => said.some((row) => name in row));
+  const usual = { recompute: "none", sharding: "z0" };
+  const rows = said.map((row) => ({ ...Object.fromEntries(names.map((name) => [name, usual[name] ?? 1])), ...row })).sort((a, b) => (a.fits === WORD.no) - (b.fits === WORD.no) || a.time - b.time);
+  const differing = names.filter((name) => new Set(rows.map((row) => row[name])).size > 1);
+  if (rows.length < 3 || !differing.length) return;
+  const axes = [quantityAxis("time", "step", rows, seconds), quantityAxis("memory", "memory", rows, gib), valuesAxis("fits", "fits", rows), ...differing.map((name) => valuesAxis(name, name, rows))];
+  const box = html("section", { style: { "margin-top": "18px" } }, html("h2", {}, "Settings of these plans"));
+  root.append(box);
+  parallel(box, axes, rows, { label: "Plans by their settings, step and memory", noun: "plans", onKept, pick: (row) => go(row.one, page),
+    card: ({ one }) => [one.title, ["step", seconds(one.time)], ["memory", gib(one.memory)], ["", WORD[one.fits] ?? one.fits], ["from", one.kind]] });
 }
 
 function go(one, page) {

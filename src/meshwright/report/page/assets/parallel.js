@@ -1,0 +1,114 @@
+// Parallel coordinates: a row is a line across upright axes, one for each setting; what is marked on an axis keeps the
+// rows that pass there. A drag along an axis marks a range, a value is marked by a click or the enter key.
+import { along, explains } from "page/card.js";
+import { html, svg } from "page/svg.js";
+
+const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT] = [340, 34, 16, 30, 86];
+const [CLOSEST, WIDEST] = [92, 150];
+const MOST_LINES = 2000;
+const MOST_TICKS = 12;
+
+// An axis of the values that rows have under a key: numbers by size, words by name.
+export function valuesAxis(key, name, rows, show = String) {
+  const values = [...new Set(rows.map((row) => row[key]))].sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
+  return { key, name, ticks: values, show, at: (value) => (values.length > 1 ? values.indexOf(value) / (values.length - 1) : 0.5) };
+}
+
+// An axis of a quantity, on a scale of powers where it spans many; the least is on top, where the eye goes for the best.
+export function quantityAxis(key, name, rows, show) {
+  const found = rows.map((row) => row[key]).filter((value) => Number.isFinite(value) && value > 0);
+  const [low, high] = [Math.min(...found), Math.max(...found)];
+  const scaled = high > 8 * low ? Math.log : (value) => value;
+  const back = high > 8 * low ? Math.exp : (value) => value;
+  const span = scaled(high) - scaled(low) || 1;
+  const ticks = high > low ? [0, 0.25, 0.5, 0.75, 1].map((share) => back(scaled(low) + share * span)) : [low];
+  return { key, name, ticks, show, at: (value) => 1 - (scaled(value) - scaled(low)) / span };
+}
+
+// axes: of the functions above. rows: objects by key, the best first. `onKept(rows)` is told what the marks leave;
+// `card(row)` is shown beside a line, and `pick(row)` is done by a click on one.
+export function parallel(root, axes, rows, { label, noun, card, pick = null, onKept = () => {} }) {
+  const marks = new Map();
+  const room = (document.getElementById("view")?.clientWidth ?? 1100) - 42 - LEFT - RIGHT;
+  const pitch = Math.min(Math.max(room / Math.max(axes.length - 1, 1), CLOSEST), WIDEST);
+  const width = LEFT + RIGHT + pitch * (axes.length - 1);
+  const x = (at) => LEFT + at * pitch;
+  const y = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
+  const shareOf = (event) => {
+    const box = drawing.getBoundingClientRect();
+    const own = ((event.clientY - box.top) / box.height) * HEIGHT;
+    return Math.min(Math.max((HEIGHT - BOTTOM - own) / (HEIGHT - TOP - BOTTOM), 0), 1);
+  };
+  const drawn = rows.slice(0, MOST_LINES);
+  const strength = Math.min(0.85, Math.max(0.25, 40 / drawn.length));
+  const colour = (at) => `color-mix(in srgb, var(--accent) ${Math.round(100 * (1 - at / drawn.length))}%, var(--warn))`;
+  const lines = drawn.map((row, at) => {
+    const line = svg("polyline", { points: axes.map((axis, place) => `${x(place)},${y(axis.at(row[axis.key])).toFixed(1)}`).join(" "), fill: "none", stroke: at ? colour(at) : "var(--good)", "stroke-width": at ? 1.6 : 3, opacity: at ? strength : 1,
+      style: { cursor: pick ? "pointer" : "default" }, onclick: pick ? () => pick(row) : null });
+    return explains(line, () => card(row));
+  });
+  const ranges = axes.map((axis, place) => svg("rect", { x: x(place) - 9, width: 18, fill: "var(--accent)", opacity: 0.22, visibility: "hidden", "pointer-events": "none" }));
+  const said = html("span", { class: "muted", "aria-live": "polite" });
+  const clear = html("button", { type: "button", class: "button", onclick: () => { marks.clear(); marked(); } }, "Clear marks");
+  const uprights = axes.map((axis, place) => upright(axis, place));
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, class: "parallel", role: "group", "aria-label": label, style: { width: `${width}px` } },
+    svg("g", {}, ...[...lines].reverse()), ...ranges, ...uprights);
+  root.append(html("div", { class: "toolbar" }, said, clear), html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": label }, drawing));
+  marked();
+
+  function upright(axis, place) {
+    const grip = svg("rect", { x: x(place) - 12, y: TOP - 6, width: 24, height: HEIGHT - TOP - BOTTOM + 12, fill: "transparent", style: { cursor: "ns-resize", "touch-action": "none" } });
+    grip.addEventListener("pointerdown", (event) => {
+      const from = shareOf(event);
+      grip.setPointerCapture(event.pointerId);
+      const drag = (moved) => { marks.set(axis.key, [from, shareOf(moved)].sort((a, b) => a - b)); marked(); };
+      const end = (last) => {
+        grip.removeEventListener("pointermove", drag);
+        // A press without a way takes the mark away.
+        if (Math.abs(shareOf(last) - from) < 0.012) { marks.delete(axis.key); marked(); }
+      };
+      grip.addEventListener("pointermove", drag);
+      grip.addEventListener("pointerup", end, { once: true });
+    });
+    const every = Math.ceil(axis.ticks.length / MOST_TICKS);
+    const shown = axis.ticks.filter((_, at) => at % every === 0 || at === axis.ticks.length - 1);
+    const ticks = shown.map((value) => {
+      const share = axis.at(value);
+      const toggle = (event) => {
+        const [own, wider] = [marks.get(axis.key), event.shiftKey];
+        const only = own && own[0] <= share && own[1] >= share && own[1] - own[0] < 0.03;
+        if (only && !wider) marks.delete(axis.key);
+        else marks.set(axis.key, own && wider ? [Math.min(own[0], share - 0.01), Math.max(own[1], share + 0.01)] : [share - 0.01, share + 0.01]);
+        marked();
+      };
+      const tick = svg("g", { role: "button", "aria-label": `${axis.name} ${axis.show(value)}`, style: { cursor: "pointer" }, onclick: toggle,
+        onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(event); } } },
+      svg("text", { x: x(place) + 7, y: y(share) + 4, class: "halo" }, axis.show(value)));
+      tick.share = share;
+      return tick;
+    });
+    along([...ticks].reverse(), { vertical: true });
+    return svg("g", { class: "upright" }, svg("line", { x1: x(place), x2: x(place), y1: y(0), y2: y(1) }), grip, svg("text", { x: x(place), y: 16, "text-anchor": "middle", class: "name" }, axis.name), ...ticks);
+  }
+
+  function marked() {
+    const inside = (row) => axes.every((axis) => {
+      const own = marks.get(axis.key);
+      const share = axis.at(row[axis.key]);
+      return !own || (share >= own[0] && share <= own[1]);
+    });
+    lines.forEach((line, at) => line.classList.toggle("beyond", !inside(drawn[at])));
+    ranges.forEach((range, place) => {
+      const own = marks.get(axes[place].key);
+      range.setAttribute("visibility", own ? "visible" : "hidden");
+      if (!own) return;
+      range.setAttribute("y", y(own[1]) - 3);
+      range.setAttribute("height", y(own[0]) - y(own[1]) + 6);
+    });
+    const kept = rows.filter(inside);
+    const capped = rows.length > drawn.length ? `, the best ${drawn.length.toLocaleString("en-US")} of them drawn` : "";
+    said.textContent = `${kept.length.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")} ${noun}${marks.size ? " within the marks" : ""}${capped}. Drag along an axis, or click its values, to mark what to keep.`;
+    clear.disabled = !marks.size;
+    onKept(kept, marks.size > 0);
+  }
+}

@@ -1,0 +1,106 @@
+"""A study and the settings of plans as parallel coordinates, in a real browser: their numbers are the study's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright import plan, tune
+from meshwright.app.page import source_of
+from meshwright.units import seconds
+from tests.report.page.chromium import Shown, chromium
+from tests.report.page.sources import served
+
+KEPT = "() => [...document.querySelectorAll('.parallel polyline:not(.beyond)')].length"
+PATHS = "() => document.querySelectorAll('svg[aria-label=\"Best value after each trial\"] path').length"
+ROWS = "() => document.querySelectorAll('[aria-label=\"Trials\"] tbody tr').length"
+TRIALS = 24
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    with served(source_of(plan("llama-3-8b", gpus="16xH100", top=3))) as address, chromium(own=address) as browser:
+        browser.page.goto(f"{address}#view=tuning")
+        browser.page.wait_for_selector("html[data-priced] #study", state="attached")
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, Any]:
+    found: dict[str, Any] = tune("llama-3-8b", gpus="16xH100", trials=TRIALS, tuners=["random"]).to_dict()
+    return found
+
+
+def dropped(shown: Shown, folder: Path, document: Any) -> None:
+    file = folder / "study.json"
+    file.write_text(json.dumps(document))
+    shown.page.click("#tab-tuning")
+    shown.page.wait_for_selector("#study", state="attached")
+    shown.page.set_input_files("#study", file)
+
+
+def test_a_study_is_drawn_trial_by_trial(shown: Shown, study: dict[str, Any], tmp_path: Path) -> None:
+    dropped(shown, tmp_path, study)
+    shown.page.wait_for_selector(".parallel")
+    priced = [trial for trial in study["trials"] if trial["value"] is not None]
+    assert shown.evaluate(KEPT) == len(priced)
+    assert shown.evaluate(ROWS) == len(study["trials"])
+    text = shown.page.inner_text("#view")
+    assert seconds(study["optimum"]["value"]) in text
+    assert seconds(study["best"]["value"]) in text
+    assert shown.serious() == []
+    assert shown.complaints == []
+
+
+def test_a_value_of_an_axis_keeps_the_trials_that_have_it(shown: Shown, study: dict[str, Any], tmp_path: Path) -> None:
+    dropped(shown, tmp_path, study)
+    shown.page.wait_for_selector(".parallel")
+    priced = [trial for trial in study["trials"] if trial["value"] is not None]
+    degrees = {trial["point"]["tp"] for trial in priced}
+    assert len(degrees) > 1
+    least = min(degrees)
+    shown.page.focus(f'[aria-label="tp {least}"]')
+    shown.page.keyboard.press("Enter")
+    own = [trial for trial in priced if trial["point"]["tp"] == least]
+    assert shown.evaluate(KEPT) == shown.evaluate(ROWS) == len(own)
+    shown.page.get_by_role("button", name="Clear marks").click()
+    assert shown.evaluate(KEPT) == len(priced)
+    assert shown.evaluate(ROWS) == len(study["trials"])
+
+
+def test_compared_studies_are_stairs_beside_each_other(shown: Shown, study: dict[str, Any], tmp_path: Path) -> None:
+    names = ("best", "count", "counts", "incumbents", "regret")
+    own = {name: study[name] for name in names}
+    compared = {name: value for name, value in study.items() if name != "trials"}
+    compared |= {"schema": "meshwright.tune-comparison/1", "left_out": [{"tuner": "smac", "why": "not installed"}]}
+    dropped(shown, tmp_path, compared | {"studies": [{**own, "label": "random"}, {**own, "label": "random again"}]})
+    shown.page.wait_for_selector("text=smac was left out: not installed")
+    assert shown.evaluate(PATHS) == 2
+    assert shown.page.locator(".parallel").count() == 0
+
+
+@pytest.mark.parametrize("document", [[], {"schema": "meshwright.plan/1"}, "x", None])
+def test_what_is_no_study_is_refused_with_the_way_to_one(shown: Shown, document: Any, tmp_path: Path) -> None:
+    dropped(shown, tmp_path, document)
+    shown.page.wait_for_selector("#view .problem")
+    text = shown.page.inner_text("#view .problem")
+    assert "study.json is no study" in text
+    assert "meshwright tune" in text
+
+
+def test_settings_that_are_marked_keep_plans_of_the_frontier(shown: Shown) -> None:
+    shown.page.click("#tab-frontier")
+    shown.page.wait_for_selector(".parallel polyline", state="attached")
+    whole = shown.evaluate(KEPT)
+    listed = "() => document.querySelectorAll('[aria-label^=\"Plans within\"] tbody tr').length"
+    before = shown.evaluate(listed)
+    shown.page.focus('[aria-label="mbs 1"]')
+    shown.page.keyboard.press("Enter")
+    assert 0 < shown.evaluate(KEPT) < whole
+    assert 0 < shown.evaluate(listed) < before
+    assert shown.serious() == []
+    assert shown.complaints == []
