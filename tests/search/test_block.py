@@ -1,14 +1,16 @@
-"""What is away on the host is held against what the host states, and only where it states something."""
+"""Blocks of rows and shapes: what fits, on devices and on the host, and what is counted of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
+from meshwright.search.one_space import SpaceSearch
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs import Workload
@@ -48,3 +50,27 @@ def test_the_room_that_a_plan_needs_is_just_enough() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_as_many_plans_are_found_as_are_asked_for(count: int) -> None:
     assert len(search(spec("gpt2-xl"), cluster(1e12), WORK, AWAY, top=count, refine=False).plans) == count
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gpt2-xl"])
+def test_no_more_plans_fit_than_are_priced(model: str) -> None:
+    found = search(spec(model), resolve_gpus("4xH100"), Workload(seq_len=1024, global_batch=16)).certificate
+    assert 0 < found.feasible <= found.priced <= found.space
+
+
+def test_rows_of_several_numbers_of_micro_batches_have_the_bounds_that_each_has_alone() -> None:
+    pins = ("pp", (2,)), ("recompute", ("none", "full"))
+    parts = spec("gpt2-xl"), resolve_gpus("4xH100"), Workload(seq_len=1024, global_batch=16), Space(pins=pins)
+    run = SpaceSearch(*parts, 1, pareto=False)
+    grid = run._built()
+    blocks = [run.whole_block(rows) for rows in run.rows(grid)]
+    assert any(block is not None and len(set(block.grid.m.tolist())) > 1 for block in blocks)
+    for block in blocks:
+        assert block is not None
+        for row, m in enumerate(block.grid.m.tolist()):
+            alone = run.whole_block(block.rows.take(np.array([row])))
+            assert alone is not None
+            assert alone.allowed.any()
+            here = block.shapes.m == m
+            assert not block.allowed[row, ~here].any()
+            np.testing.assert_allclose(block.bounds_s()[row, here], alone.bounds_s()[0], rtol=1e-12)

@@ -1,4 +1,4 @@
-"""A block: rows of one (pp, m) x pipeline shapes x shardings, bounded and priced by broadcasting."""
+"""A block: rows of one pp x pipeline shapes x shardings, bounded and priced by broadcasting."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Block:
         """Bound every row under every shape.
 
         Args:
-            rows: of one (pp, m).
-            shapes: of the same.
+            rows: of one pp.
+            shapes: of the same, and of every number of micro-batches that a row has.
         """
         self.rows, self.shapes = rows, shapes
         self.grid, self.columns, self.costs, self.whole = rows.grid, rows.columns, rows.costs, rows.whole
@@ -71,8 +71,8 @@ class Block:
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self.first = FirstWorker(rows.costs, shapes, rows.hardware)
         self.paired = self.grid.paired
-        self.allowed = ~self.paired[:, None] | shapes.pairing
-        """Whether a shape can run what a row has beside its exchanges."""
+        self.allowed = (self.grid.m[:, None] == shapes.m) & (~self.paired[:, None] | shapes.pairing)
+        """Whether a shape is of a row's micro-batches, and can run what it has beside its exchanges."""
         self.least_bytes = np.inf
         """No plan that was priced needs less."""
         self.uneven = rows.uneven
@@ -178,7 +178,7 @@ class Block:
             # What one worker holds and how long a plan takes leave few plans whose other workers have to be looked at.
             open_plans &= self._first_has_room(pair_row, pair_shape, open_plans)
             time_s = self._times_s(open_plans, pair_row, pair_shape, threshold_s)
-            open_plans = time_s <= threshold_s
+            open_plans &= time_s <= threshold_s
             some = np.flatnonzero(open_plans.any(axis=0))
             pair_row, pair_shape, open_plans, time_s = (
                 pair_row[some], pair_shape[some], open_plans[:, some], time_s[:, some]

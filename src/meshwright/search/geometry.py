@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -93,8 +93,10 @@ class ShapeFactory:
     """Ways to recompute, by pipeline."""
     sketched: dict[tuple[object, ...], PipelineShapes] = field(default_factory=dict)
     """All shapes of a pipeline that was sketched first, for the next space that asks for them."""
-    made: dict[tuple[int, int], ShapeTables | None] = field(default_factory=dict)
-    """All shapes of so many workers and micro-batches."""
+    built: dict[tuple[object, ...], PipelineShapes] = field(default_factory=dict)
+    """All shapes of a pipeline whose schedule brings a bound of its own."""
+    made: dict[tuple[int, tuple[int, ...]], ShapeTables | None] = field(default_factory=dict)
+    """All shapes of so many workers and micro-batches; the only ones that depend on the space."""
 
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
@@ -143,24 +145,35 @@ class ShapeFactory:
             options = [o for o in options if recompute_problem(schedule, {recompute_of(o[0]).kind}) is None]
         return options
 
-    def shapes(self, p: int, m: int) -> ShapeTables | None:
-        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own; None without any.
+    def shapes(self, p: int, *micro_batches: int) -> ShapeTables | None:
+        """All shapes of p workers whose schedules bring a bound of their own; None without any.
 
         Hundreds of layers may be cut into thousands of shapes: once the time is spent those made so far are all.
+
+        Args:
+            p: workers.
+            micro_batches: numbers of them, each of which has shapes of its own.
         """
-        if (p, m) in self.made:
-            return self.made[p, m]
+        if (p, micro_batches) in self.made:
+            return self.made[p, micro_batches]
         found, whole = [], True
-        for number, (schedule, v) in enumerate(self.pipelines(p, m), start=1):
+        every = ((schedule, m, v) for m in micro_batches for schedule, v in self.pipelines(p, m))
+        for number, (schedule, m, v) in enumerate(every, start=1):
             if schedule.bound_by_formula and (recomputes := self.recomputes(p, v)):
-                found.append(self.build(schedule, p, m, v, recomputes))
+                found.append(self._built(schedule, p, m, v, recomputes))
             if number % BUILT_BETWEEN_LOOKS == 0 and spent():
                 whole = False
                 break
         tables = ShapeTables.of(found) if found else None
         if whole:
-            self.made[p, m] = tables
+            self.made[p, micro_batches] = tables
         return tables
+
+    def _built(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> PipelineShapes:
+        key = schedule, p, m, v
+        if key not in self.built:
+            self.built[key] = self.build(schedule, p, m, v, recomputes)
+        return self.built[key]
 
     def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""
@@ -353,9 +366,15 @@ class ShapeFactory:
         return self.weighed[key]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _factory(model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Space) -> ShapeFactory:
-    return ShapeFactory(model, ModelLayout.of(model, seq_len), space, words, items_of(model, modes_of(words)))
+    # Spaces that recompute alike share the shapes of each pipeline.
+    return replace(_of_every_space(model, seq_len, words), space=space, made={})
+
+
+@lru_cache(maxsize=4)
+def _of_every_space(model: ModelSpec, seq_len: int, words: tuple[str, ...]) -> ShapeFactory:
+    return ShapeFactory(model, ModelLayout.of(model, seq_len), Space(), words, items_of(model, modes_of(words)))
 
 
 @lru_cache(maxsize=16)

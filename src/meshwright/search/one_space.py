@@ -2,7 +2,7 @@
 
     rows     every legal (tp, cp, ep, etp, pp, dp, mbs, overlap), each with a lower bound over all its settings
     sketches shapes of schedules without a bound of their own, bounded by what holds for any order of tasks
-    blocks   rows of one (pp, m) x shapes (schedule, chunks, recompute) x shardings, bounded by broadcasting
+    blocks   rows of one pp x shapes (schedule, chunks, recompute) x shardings, bounded by broadcasting
     plans    those whose bound is below the best simulated plans are simulated, in the order of their bounds
 
 A row, pair or plan is dropped only if its bound is above the time of plans already simulated, or it cannot fit.
@@ -33,7 +33,7 @@ from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid, most_offload
-from meshwright.search.priced_rows import PricedRows
+from meshwright.search.priced_rows import PricedRows, priced_together
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
@@ -76,7 +76,7 @@ class SpaceSearch:
         self.beat_s = np.inf
         """A plan that is slower even if no layer recomputes is not wanted: other spaces have enough quicker ones."""
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
-        self.shapes: dict[tuple[int, int], ShapeTables | None] = {}
+        self.shapes: dict[tuple[int, ...], ShapeTables | None] = {}
         self.bounds: RowBounds | None = None
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
@@ -272,11 +272,11 @@ class SpaceSearch:
         return rows.take(worth)
 
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
-        """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""
+        """The rows priced, all at once, and those of each block together."""
         if not grid.rows:
             return
         priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload, self.space)
-        for _, _, here in of_each_pair(grid.pp, grid.m):
+        for here in priced_together(grid, self.factory):
             yield priced.take(here)
 
     def block(self, rows: PricedRows) -> Block | None:
@@ -299,14 +299,14 @@ class SpaceSearch:
 
     def whole_block(self, rows: PricedRows) -> Block | None:
         """The same, whether they fit or not."""
-        shapes = self.shapes_of(int(rows.grid.pp[0]), int(rows.grid.m[0]))
+        shapes = self.shapes_of(int(rows.grid.pp[0]), *np.unique(rows.grid.m).tolist())
         return None if shapes is None else Block(rows, shapes)
 
-    def shapes_of(self, pp: int, m: int) -> ShapeTables | None:
+    def shapes_of(self, pp: int, *micro_batches: int) -> ShapeTables | None:
         """All shapes of so many workers and micro-batches, where there are any; made once."""
-        key = pp, m
+        key = pp, *micro_batches
         if key not in self.shapes:
-            self.shapes[key] = self.factory.shapes(pp, m)
+            self.shapes[key] = self.factory.shapes(pp, *micro_batches)
             if limit := spent():
                 # Some shapes may be missing: the rows are bounded where they are explored.
                 self.counts.stop(limit, np.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
 
@@ -17,12 +18,17 @@ from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import Sharding, ShardingTable, shardings_for
 from meshwright.search.space import Space
+from meshwright.search.table import of_each_pair
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns
+
+FEW_PAIRS = 8192
+"""Of rows and shapes that make a block whatever their numbers of micro-batches: most of them mean nothing, and one
+product of more takes less than many of few."""
 
 
 class PricedRows:
@@ -94,3 +100,24 @@ class PricedRows:
         part.boundary = self.boundary.take(index)
         part.groups = self.groups.take(index)
         return part
+
+
+def priced_together(grid: Grid, factory: ShapeFactory) -> Iterator[Int[np.ndarray, "here"]]:
+    """Rows by number that make a block: those of a (pp, m), and where these are few, of more numbers m.
+
+    Args:
+        grid: rows.
+        factory: of their shapes; those without a bound of their own are sketched for each (pp, m).
+    """
+    pairs = [*of_each_pair(grid.pp, grid.m)]
+    most = FEW_PAIRS if all(schedule.bound_by_formula for schedule in factory.schedules) else 0
+    for pp in dict.fromkeys(pp for pp, _, _ in pairs):
+        together, shapes = list[Int[np.ndarray, "here"]](), 0
+        for m, here in [(m, here) for one, m, here in pairs if one == pp]:
+            more = factory.count(pp, m)
+            if together and sum(map(len, (*together, here))) * (shapes + more) > most:
+                yield np.concatenate(together)
+                together, shapes = [], 0
+            together.append(here)
+            shapes += more
+        yield np.concatenate(together)

@@ -1,4 +1,4 @@
-"""Shapes as columns: those of one pipeline, made together, and those of one (pp, m) as tables of equal size."""
+"""Shapes as columns: those of one pipeline, made together, and those of one pp as tables of equal size."""
 
 from __future__ import annotations
 
@@ -77,11 +77,13 @@ class PipelineShapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapeTables:
-    """Shapes of one (pp, m), padded to equal numbers of paths and worker classes, so that one product serves all."""
+    """Shapes of one pp, padded to equal numbers of paths and worker classes, so that one product serves all."""
 
     pipelines: Sequence[PipelineShapes]
     pipeline: Int[np.ndarray, "shapes"]
     """Which of them a shape is of."""
+    m: Int[np.ndarray, "shapes"]
+    """Micro-batches."""
     first_of: Int[np.ndarray, "pipelines"]
     """Number of each pipeline's first shape."""
     path_forward: Float[np.ndarray, "shapes paths items"]
@@ -114,7 +116,7 @@ class ShapeTables:
         """The tables of these pipelines.
 
         Args:
-            pipelines: of one (pp, m), at least one.
+            pipelines: of one pp, at least one.
         """
         counts = [len(one.recomputes) for one in pipelines]
         first_of = np.cumsum([0, *counts[:-1]])
@@ -133,6 +135,7 @@ class ShapeTables:
         return cls(
             pipelines=pipelines,
             pipeline=np.repeat(np.arange(len(pipelines)), counts),
+            m=np.repeat([one.m for one in pipelines], counts),
             first_of=first_of,
             path_forward=_joined([one.path_forward for one in pipelines]),
             path_backward=_joined([one.path_backward for one in pipelines]),
