@@ -158,6 +158,22 @@ class PageAnswers:
         """A plan as the file that other verbs take."""
         return as_json(plain(self._plan(asked).entry["plan"]))
 
+    def export(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A plan as the files of a framework; nothing is written.
+
+        Args:
+            asked: `answer`, `plan`, `changes`, and the `target`.
+        """
+        from meshwright.app.export import export
+
+        found = export(self._plan(asked).job, str(asked.get("target", ""))[:80])
+        return {
+            "start": found.start,
+            "files": [{"name": name, "content": text} for name, text in found.files],
+            "notes": list(found.notes),
+            "warnings": list(found.warnings),
+        }
+
     def trace(self, asked: Mapping[str, Any]) -> str:
         """One step of a plan as a file's text.
 

@@ -81,6 +81,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         "page": lambda asked: answers.page(str(asked.get("answer", ""))),
         "plan-file": answers.plan_file,
         "trace": answers.trace,
+        "export": answers.export,
         "searches": searches.start,
         "fields": lambda _: searches.fields(),
     }

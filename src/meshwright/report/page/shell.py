@@ -12,12 +12,13 @@ from typing import Any
 
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
 """Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
-LIVE_VIEWS = ("experts", "playground", "run", "accuracy", "tuning")
+LIVE_VIEWS = ("export", "experts", "playground", "run", "accuracy", "tuning")
 """Views that a server answers, behind the others. A file has what their modules' `file_data(plan, source)` gives, and
 leaves out those that have None of every plan."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
     "packed.js", "steps.js", "pipeline.js", "strips.js", "drop.js", "treemap.js", "parallel.js",
+    "differing.js",
 )  # fmt: skip
 """Modules of `assets` that all views share, by the name they are imported by behind `page/`."""
 LIVE_MODULES = ("live.js",)

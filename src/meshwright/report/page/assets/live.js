@@ -338,6 +338,8 @@ class Live {
     handed(await this.post("trace", this.question(shell, { form })), name, type);
   }
 
+  hand(text, name, type) { handed(text, name, type); }
+
   kept(shell) {
     try {
       return JSON.parse(shell.address.get("kept") ?? "[]");
@@ -362,7 +364,7 @@ class Live {
       const [priced, data] = await Promise.all([this.post("what-if", one), this.post("view", { ...one, name: "compare" })]);
       // Plans of one answer whose one line is the same are told apart in the answer alone.
       const told = one.answer === this.answer && !Object.keys(one.changes).length ? shell.document.plans[one.plan]?.title : null;
-      return { title: told ?? priced.entry.title, entry: priced.entry, settings: data.settings, timeline: () => this.post("view", { ...one, name: "timeline" }) };
+      return { title: told ?? priced.entry.title, entry: priced.entry, settings: data.settings, timeline: () => this.post("view", { ...one, name: "timeline" }), files: (target) => this.post("export", { ...one, target }) };
     }));
   }
 

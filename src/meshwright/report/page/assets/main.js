@@ -18,6 +18,7 @@
 //   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
 //                            promise that rejects with { problems } where the server refuses
 //   save(form)               live: one step of the plan as a file, `svg` or `chrome`; a promise that rejects likewise
+//   hand(text, name, type)   live: a text as a file that the browser keeps
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings,
 //                            timeline() }], whose last is a promise of what the timeline draws of it, null without
 //   get(key), set(key, text) what a view wants to keep in the address
@@ -91,6 +92,7 @@ class Shell {
       post: (path, body) => shell.live.post(path, shell.live.question(shell, body)),
       search: (fields) => shell.live?.ask(shell, { ...shell.given.asked, ...fields }),
       save: (form) => shell.live.save(shell, form),
+      hand: (text, name, type) => shell.live.hand(text, name, type),
       problems,
       compared: () => (shell.live ? shell.live.compared(shell) : Promise.resolve(comparedInFile(shell))),
       get: (key) => shell.address.get(`${shell.view.name}.${key}`),

@@ -1,5 +1,6 @@
 import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
 import { explains } from "page/card.js";
+import { changesShown } from "page/differing.js";
 import { dotted, html, svg } from "page/svg.js";
 import { kindsLegend, pipelineFigure } from "page/views/timeline.js";
 import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
@@ -25,6 +26,7 @@ export const view = {
     }
     const apart = html("p", { class: "muted", style: { margin: "14px 0 0" } }, "Bars of whole steps do not start at zero, so that what changes between two plans can be seen.");
     root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
+    if (!page.held && page.live) root.append(configurations(found, page));
     if (!page.held) await timelines(root.appendChild(html("section", { style: { "margin-top": "20px" } })), found);
   },
 };
@@ -65,6 +67,27 @@ async function timelines(root, found) {
   }
 }
 
+// The files of a framework for A and for another plan, by the lines that differ; written when somebody opens it.
+function configurations(found, page) {
+  const shown = html("div", { "aria-live": "polite" });
+  const [target, other] = [html("select", { class: "button", "aria-label": "Framework", onchange: () => write() }, ...FRAMEWORKS.map((name) => html("option", { value: name }, name))),
+    html("select", { class: "button", "aria-label": "Other plan", onchange: () => write() }, ...found.slice(1).map((_, at) => html("option", { value: String(at + 1) }, letter(at + 1))))];
+  return html("details", { class: "behind", ontoggle: (event) => { if (event.target.open && !shown.childElementCount) write(); } }, html("summary", {}, "Lines of their configuration that differ"),
+    html("div", { class: "toolbar", style: { "margin-top": "8px" } }, "As files of ", target, " from ", other, " to A"), shown);
+
+  async function write() {
+    const [before, after] = await Promise.all([found[Number(other.value)], found[0]].map((one) => one.files(target.value).catch((failed) => ({ failed }))));
+    const failed = before.failed ?? after.failed;
+    if (failed) return shown.replaceChildren(...page.problems(failed));
+    const names = [...new Set([...before.files, ...after.files].map(({ name }) => name))].sort((a, b) => (a === "plan.json") - (b === "plan.json"));
+    const text = (files, name) => files.find((one) => one.name === name)?.content ?? "";
+    const parts = names.map((name) => [name, changesShown(text(before.files, name), text(after.files, name), `${name}: lines that differ`)]);
+    const differing = parts.filter(([, lines]) => lines);
+    return shown.replaceChildren(...(differing.length ? differing.map(([name, lines]) => html("section", {}, html("h3", {}, html("code", {}, name)), lines)) : [html("p", { class: "muted" }, "Their files are the same.")]));
+  }
+}
+
+const FRAMEWORKS = ["megatron", "bridge", "torchtitan", "deepspeed", "automodel", "maxtext"];
 const letter = (at) => "ABCD"[at];
 const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
 
