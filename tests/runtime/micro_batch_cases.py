@@ -182,7 +182,8 @@ def normalised(own: Any, given: Any) -> tuple[jax.Array, Any]:
 def renormalised(own: Any, given: Any) -> tuple[jax.Array, Any]:
     """Batch norm behind batch norm, the second corrected towards statistics of earlier steps, as batch renorm is."""
     x = own["embedding"][given["ids"]] @ own["mix"]
-    x = jax.nn.relu((x - x.mean((0, 1))) * jax.lax.rsqrt(x.var((0, 1)) + 1e-3)) @ own["mix"]
+    norm = jax.checkpoint(lambda x: jax.nn.relu((x - x.mean((0, 1))) * jax.lax.rsqrt(x.var((0, 1)) + 1e-3)))
+    x = norm(x) @ own["mix"]
     mean, deviation = x.mean((0, 1)), jnp.sqrt(x.var((0, 1)) + 1e-3)
     by = jax.lax.stop_gradient(jnp.clip(deviation / 1.5, 0.5, 2.0))
     away = jax.lax.stop_gradient(jnp.clip((mean - 0.1) / 1.5, -1.0, 1.0))

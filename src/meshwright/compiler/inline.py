@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -26,16 +26,17 @@ def flat_jaxpr(fun: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) 
     return opened(jax.make_jaxpr(fun)(*shapes))
 
 
-def opened(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def opened(closed: core.ClosedJaxpr, calls: Collection[str] = CALLS) -> core.ClosedJaxpr:
     """A program with its calls opened, at any depth of calls.
 
     Args:
         closed: the program.
+        calls: primitives that are opened.
     """
     jaxpr = closed.jaxpr
     constants: dict[core.Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     names: dict[core.Var, Any] = {}
-    eqns = _opened_body(jaxpr, names, constants)
+    eqns = _opened_body(jaxpr, names, constants, calls)
     return core.ClosedJaxpr(
         jaxpr.replace(
             constvars=list(constants), eqns=eqns, outvars=[_named(atom, names) for atom in jaxpr.outvars],
@@ -46,8 +47,9 @@ def opened(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def _opened_body(
-    jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any], caller: core.JaxprEqn | None = None
-) -> list[core.JaxprEqn]:
+    jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any], calls: Collection[str],
+    caller: core.JaxprEqn | None = None,
+) -> list[core.JaxprEqn]:  # fmt: skip
     """Equations of a body with the bodies of its calls in their place.
 
     Args:
@@ -55,12 +57,13 @@ def _opened_body(
         names: what its variables are called outside; grows. Every result gets a name of its own, as one body may be
             called many times.
         constants: of opened calls; grows.
+        calls: primitives that are opened.
         caller: the call that the body is of; None for the whole program.
     """
     eqns: list[core.JaxprEqn] = []
     for eqn in jaxpr.eqns:
         invars = [_named(atom, names) for atom in eqn.invars]
-        if eqn.primitive.name not in CALLS:
+        if eqn.primitive.name not in calls:
             names.update((var, core.Var(var.aval)) for var in eqn.outvars if not is_dropped(var))
             # What JAX's own functions call stands for the line that calls them.
             source = eqn.source_info if caller is None or line_of(eqn) else caller.source_info
@@ -74,7 +77,7 @@ def _opened_body(
             inside[var] = core.Var(var.aval)
             constants[inside[var]] = value
         call = eqn if caller is None or line_of(eqn) else caller
-        eqns += _opened_body(inner, inside, constants, call)
+        eqns += _opened_body(inner, inside, constants, calls, call)
         names.update((var, _named(atom, inside)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
     return eqns
 

@@ -20,7 +20,16 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import eqns_flop
-from meshwright.compiler.inline import flat_jaxpr, free_variables, is_dropped, piece, reached
+from meshwright.compiler.inline import (
+    CALLS,
+    CHECKPOINTS,
+    flat_jaxpr,
+    free_variables,
+    is_dropped,
+    opened,
+    piece,
+    reached,
+)
 from meshwright.compiler.joins import How, joint_p
 from meshwright.compiler.micro_batches.results_behind import met_behind
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
@@ -52,6 +61,10 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
     if not together:
         return None
     phased = eqns_flop(together) > MOST_TOGETHER * eqns_flop(step.loss.eqns)
+    if phased and any(eqn.primitive.name in CHECKPOINTS for eqn in together):
+        # Samples meet inside; phases compute again what they need without being told.
+        loss = opened(core.ClosedJaxpr(step.loss, ()), (*CALLS, *CHECKPOINTS)).jaxpr
+        return met_apart(replace(step, loss=loss), placements, parts)
     if step.loss.outvars[0] not in {var for eqn in together for var in eqn.outvars}:
         return None if phased else met_behind(step, together)
     return _Meeting(step, together, phased=phased).step()
