@@ -32,6 +32,8 @@ class ModelSettings:
     logit_softcap: float | None = None
     factors: tuple[tuple[str, float], ...] = ()
     """Constants on embeddings, residuals, attention scores and logits, by their names in config.json."""
+    seen_by: str | None = None
+    """`model_type` of the config around the text's, whose class has towers of images or sound; None for text alone."""
 
     @property
     def rope_number(self) -> dict[str, float]:

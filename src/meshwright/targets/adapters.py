@@ -16,6 +16,7 @@ from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
+from meshwright.targets import seeing
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan
@@ -69,16 +70,27 @@ def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
 
 def frozen_parts(plan: Plan) -> Iterator[Problem]:
     """Parts that are frozen without adapters, which no configuration says."""
-    if plan.model.tuning is not None and plan.model.tuning.lora is None:
+    if plan.model.tuning is not None and plan.model.tuning.lora is None and not seeing.freezes_wholes(plan):
         why, fix = "frozen parts are set in the training script, not in a configuration", "use --lora"
         yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
 
 
 def products(plan: Plan) -> Iterator[Linear]:
-    """The products of the layers, without adapters."""
+    """The products of the layers, without adapters; none of a tower, where no adapters stand."""
     whole = replace(plan.model, tuning=None)
-    for kind in whole.kinds():
+    towers = {stream.name for stream in whole.streams if stream.tower or stream.window_of}
+    for kind in (kind for kind in whole.kinds() if kind.stream not in towers):
         yield from (op for op in work_of(whole, kind, "flash").ops if isinstance(op, Linear))
+
+
+def names_in_class(plan: Plan) -> tuple[str, ...]:
+    """Names that products with adapters may have in a model's class; those of experts are no modules there."""
+    lora = plan.model.lora
+    found: dict[str, None] = {}
+    for op in products(plan):
+        for module in targeted(op, lora.targets if lora is not None and part_of(op) != "experts" else ()):
+            found |= dict.fromkeys(module.names)
+    return tuple(found)
 
 
 def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -113,6 +125,7 @@ def files(plan: Plan) -> tuple[tuple[str, str], ...]:
         "lora_alpha": lora.rank,
         "lora_dropout": lora.dropout,
         "target_modules": ALL_LINEAR if ALL_LINEAR in lora.targets else list(lora.targets),
+        "exclude_modules": seeing.outside_text(plan) or None,
         "use_dora": lora.dora,
         "layers_to_transform": layer_numbers(lora),
         "modules_to_save": [SAVED[part] for part in lora.train] or None,
@@ -140,6 +153,7 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
         return {}
     targets = own.get("target_modules") or ["q_proj", "v_proj"]
     layers = own.get("layers_to_transform")
+    own.get("exclude_modules")  # of towers, in which no plan has adapters
     said: dict[str, Any] = {
         "r": own.degree("r", 8),
         "targets": [targets] if isinstance(targets, str) else list(targets),

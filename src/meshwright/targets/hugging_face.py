@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
-from meshwright.targets import adapters
+from meshwright.targets import adapters, seeing
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan, Rule, Says, only
@@ -81,7 +81,11 @@ def trainer_files(
         distributed: how the transformers library itself divides the model over ranks; nothing by default.
         more: arguments beside those of `arguments`.
     """
-    made = (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan, weights, distributed is not None))
+    from meshwright.targets.training_script import script  # who only asks what a target runs writes nothing
+
+    named, devices = DISTRIBUTED if distributed is not None else "", plan.job.plan.devices
+    text = script(plan, weights, named, devices if shared_batches(plan) else None)
+    made = (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, text)
     divided = () if distributed is None else ((DISTRIBUTED, json_text(distributed)),)
     return *made, *divided, *adapters.files(plan)
 
@@ -107,141 +111,9 @@ def whole_sequences(source: str, why: str) -> Rule:
     )
 
 
-def script(plan: Plan, weights: str = "", divided: bool = False) -> str:
-    """A Python file that trains the model on random tokens; takes what `trainer_files` does."""
-    positions = ', "position_ids": torch.arange(SEQ_LEN)' if _by_heads(plan) else ""
-    return f'''"""{plan.model.name}: {plan.workload.seq_len} tokens a sequence, random data in place of yours.
-
-Set MODEL to the Hugging Face id or folder of the model: its own config.json says all of its shape.
-"""
-
-{_imports(plan, divided)}
-
-SEQ_LEN = {plan.workload.seq_len}
-{_devices(plan)}ATTENTION = "{_attention(plan)}"
-
-
-class RandomTokens(torch.utils.data.Dataset):
-    def __init__(self, vocab):
-        self.vocab = vocab
-
-    def __len__(self):
-        return 1_000_000
-
-    def __getitem__(self, index):
-        tokens = torch.randint(self.vocab, (SEQ_LEN,), generator=torch.Generator().manual_seed(index))
-        return {{"input_ids": tokens, "labels": tokens{positions}}}
-
-
-{_made(plan, weights, divided)}
-
-
-def main():
-    (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-{_sequences(plan)}{_counted(plan)}    model = made(os.environ["MODEL"])
-    vocab = model.config.get_text_config().vocab_size
-    Trainer(model=model, args=arguments, train_dataset=RandomTokens(vocab)).train()
-
-
-if __name__ == "__main__":
-    main()
-'''
-
-
-def _imports(plan: Plan, divided: bool) -> str:
-    """What the script imports."""
-    tuned = plan.model.tuning is not None and plan.model.tuning.lora is not None
-    stored = any(name == adapters.QUANTIZED for name, _ in adapters.files(plan))
-    names = ["AutoModelForCausalLM", "HfArgumentParser", "Trainer", "TrainingArguments"]
-    names += ["BitsAndBytesConfig"] if stored else [] if tuned or divided else ["AutoConfig"]
-    modules = [*(["json"] if stored or divided else []), "os", "sys"]
-    head = "".join(f"import {name}\n" for name in modules)
-    ulysses = (
-        "from accelerate.parallelism_config import ParallelismConfig\n"
-        "from accelerate.utils import DeepSpeedSequenceParallelConfig\n"
-    )
-    own = "\nfrom transformers.distributed import DistributedConfig" if divided else ""
-    return (
-        f"{head}\nimport torch\n{ulysses if _by_heads(plan) else ''}"
-        f"from transformers import {', '.join(sorted(names))}{own}"
-    )
-
-
-def _by_heads(plan: Plan) -> bool:
-    """Whether sequences are cut by heads, which DeepSpeed does inside the trainer."""
-    return any(level.kind == "a2a" for level in plan.strategy.context)
-
-
-def _sequences(plan: Plan) -> str:
-    """Lines of the script that tell the trainer to cut sequences by heads (Ulysses)."""
-    if not _by_heads(plan):
-        return ""
-    return f"""    arguments.parallelism_config = ParallelismConfig(
-        sp_backend="deepspeed",
-        sp_size={plan.strategy.cp},
-        dp_shard_size={plan.strategy.dp},
-        sp_handler=DeepSpeedSequenceParallelConfig(
-            sp_seq_length=SEQ_LEN, sp_seq_length_is_variable=False, sp_attn_implementation=ATTENTION
-        ),
-    )
-"""
-
-
 def shared_batches(plan: Plan) -> bool:
     """Whether several devices share a micro-batch, so that the batch of a step does not tell how many there are."""
     return plan.strategy.tp * plan.strategy.cp > 1
-
-
-def _devices(plan: Plan) -> str:
-    """The line of the script that says how many devices make the batch of a step."""
-    return f"DEVICES = {plan.job.plan.devices}\n" if shared_batches(plan) else ""
-
-
-def _counted(plan: Plan) -> str:
-    """Lines of the script that stop where others start it."""
-    if not shared_batches(plan):
-        return ""
-    return """    if arguments.world_size != DEVICES:
-        sys.exit(f"the plan is of {DEVICES} devices, started are {arguments.world_size}")
-"""
-
-
-def _made(plan: Plan, weights: str, divided: bool) -> str:
-    """The function of the script that makes the model: its weights as they start, or frozen ones with adapters."""
-    tuning, dtype = plan.model.tuning, _FORMATS[plan.precision.activations]
-    if tuning is None or tuning.lora is None:
-        # The format is said: without it weights are in that of the config, 16 bits in most, and stay in it.
-        return (_DIVIDED if divided else _FROM_CONFIG).format(dtype=weights or dtype, file=DISTRIBUTED)
-    if tuning.lora.base == "fp32":
-        return _WITH_ADAPTERS.format(dtype="float32", stored="")
-    stored = "" if tuning.lora.base is None else _STORED.format(file=adapters.QUANTIZED, dtype=dtype)
-    return _WITH_ADAPTERS.format(dtype=dtype, stored=stored)
-
-
-_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_FROM_CONFIG = """def made(model):
-    config = AutoConfig.from_pretrained(model)
-    return AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype="{dtype}")"""
-_DIVIDED = """def made(model):
-    with open("{file}") as file:
-        parts = DistributedConfig(**json.load(file))
-    said = {{"attn_implementation": ATTENTION, "dtype": "{dtype}"}}
-    return AutoModelForCausalLM.from_pretrained(model, distributed_config=parts, **said)"""
-_WITH_ADAPTERS = """def made(model):
-    from peft import PeftConfig, get_peft_model
-
-    said = {{"attn_implementation": ATTENTION, "dtype": "{dtype}"}}{stored}
-    return get_peft_model(AutoModelForCausalLM.from_pretrained(model, **said), PeftConfig.from_pretrained("."))"""
-_STORED = """
-    with open("{file}") as file:
-        stored = json.load(file)
-    said["quantization_config"] = BitsAndBytesConfig(
-        **stored, bnb_4bit_compute_dtype="{dtype}", bnb_4bit_quant_storage="{dtype}"
-    )"""
-
-
-def _attention(plan: Plan) -> str:
-    return "eager" if plan.workload.attention_kernel == "materialised" else "sdpa"
 
 
 def shape_problems(plan: Plan) -> Iterator[Problem]:
@@ -252,9 +124,16 @@ def shape_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"model: mtp_layers is {plan.model.mtp_layers}", why=why, fix=fix, field="model.mtp_layers")
 
 
-def trainer_problems(plan: Plan) -> Iterator[Problem]:
-    """What neither the trainer nor PEFT does of a plan."""
+def trainer_problems(plan: Plan, title: str, seen: frozenset[str] | None = None) -> Iterator[Problem]:
+    """What neither the trainer nor PEFT does of a plan.
+
+    Args:
+        plan: of any model.
+        title: of the program that runs the trainer.
+        seen: `model_type` of the models that see which it trains; None for all classes.
+    """
     yield from shape_problems(plan)
+    yield from seeing.problems(plan, title, seen)
     optimizer = plan.workload.optimizer
     if plan.strategy.data.family == "fsdp" and (optimizer.endswith("-8bit") or optimizer in ("lion", "adafactor")):
         # torchtune refuses those of 8 bits, for the same reason (its recipes, 2025); Adafactor adds sharded tensors to

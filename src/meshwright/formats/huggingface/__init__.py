@@ -301,6 +301,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     if beside is not config:
         notes = (*notes, SPEAKS)
     settings = config_constants(text.config, str(text.said))
+    if (text.towers or towers) and isinstance(said, str):
+        settings = replace(settings, seen_by=said)
     model = replace(model, source=source or model.source, notes=notes, settings=settings)
     if vision is None:
         return model

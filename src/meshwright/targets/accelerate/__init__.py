@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.library.software import software
-from meshwright.targets import adapters, fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face, seeing
 from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, files_named, read
 from meshwright.targets.keys import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
@@ -17,19 +17,27 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 _SOURCE = "accelerate/parallelism_config.py and utils/dataclasses.py of accelerate 1.15.0"
 _DIVISION = "transformers/distributed/configuration_utils.py and fsdp.py of transformers 5.23.0"
-SAYS = fsdp.SAYS | {
-    **hugging_face.RECOMPUTE,
-    "tp": ANY,
-    "cp": ANY,
-    "dp": ANY,
-    "tensor.sequence_parallel": only(False, True),
-    "context.kinds": only("ag", "p2p", why="keys and values are gathered (ag) or passed round (p2p)", fix="use p2p"),
-    "data.zero": only(0, 3, why="data ranks hold whole copies (DDP) or shards of everything (FSDP2)", fix="use fsdp"),
-    "optimizer": hugging_face.BATCHES,
-    "attention_kernel": ANY,
-    "tuning": ANY,
-    "precision": only("bf16", "fp16", "fp32", "bf16 reduce=bf16"),
-}
+SAYS = (
+    fsdp.SAYS
+    | seeing.BESIDE
+    | {
+        **hugging_face.RECOMPUTE,
+        "tp": ANY,
+        "cp": ANY,
+        "dp": ANY,
+        "tensor.sequence_parallel": only(False, True),
+        "context.kinds": only(
+            "ag", "p2p", why="keys and values are gathered (ag) or passed round (p2p)", fix="use p2p"
+        ),
+        "data.zero": only(
+            0, 3, why="data ranks hold whole copies (DDP) or shards of everything (FSDP2)", fix="use fsdp"
+        ),
+        "optimizer": hugging_face.BATCHES,
+        "attention_kernel": ANY,
+        "tuning": ANY,
+        "precision": only("bf16", "fp16", "fp32", "bf16 reduce=bf16"),
+    }
+)
 RULES = (
     fsdp.main_copy(_SOURCE),
     hugging_face.whole_sequences(
@@ -157,7 +165,7 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
-    yield from hugging_face.trainer_problems(plan)
+    yield from hugging_face.trainer_problems(plan, TITLE)
     if _divided(plan) and plan.model.tuning is not None:
         why, fix = "adapters are put on whole matrices, before they would be cut over tensor ranks", "use tp1"
         yield Problem(what=f"plan: tp is {plan.strategy.tp}", why=why, fix=fix, field="tp")
@@ -172,6 +180,7 @@ def _start(plan: Plan) -> str:
 
 
 NOTES = (
+    *seeing.NOTES,
     Note(
         text="with mixed_precision bf16 gradients cross the network in bf16, planned are fp32: it sends half as much",
         when=lambda plan: (

@@ -12,7 +12,7 @@ from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library.software import software
-from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
+from meshwright.targets import fsdp, hugging_face, pytorch_pipeline, seeing
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
@@ -39,6 +39,7 @@ _EXPERTS_SPLIT = (
 SAYS = (
     pytorch_pipeline.SAYS
     | hugging_face.RECOMPUTE
+    | seeing.BESIDE
     | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", "fp8", fsdp.IN_16_BITS.name)}
 )
 RULES = (
@@ -153,7 +154,36 @@ def configuration(plan: Plan) -> Keys:
     if plan.precision.compute == "fp8":
         # The head stays in 16 bits, as in the prices of other targets.
         flat |= {"fp8.enabled": True, "fp8.recipe_name": "tensorwise", "fp8.filter_fqns": ["lm_head"]}
-    return nested_tables(flat) | _DATA | _optimizer(plan) | peft.keys(plan)
+    own = _of_images(plan) if seeing.sees(plan) else {}
+    return nested_tables(flat | own) | _DATA | _optimizer(plan) | peft.keys(plan) | _samples(plan)
+
+
+def _of_images(plan: Plan) -> Keys:
+    """Keys of a model that sees, whose modules are those of its class in the transformers library."""
+    return {
+        "recipe": "FinetuneRecipeForVLM",
+        "model._target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_config",
+        "model.force_hf": True,
+    }
+
+
+def _samples(plan: Plan) -> Keys:
+    """The data set of a model that sees, and what of it is frozen; nothing of others."""
+    if not seeing.sees(plan):
+        return {}
+    width, height = seeing.size_in_pixels(plan) if seeing.images_of(plan) else (28, 28)
+    frozen = [{"path": name} for name in seeing.frozen_names(plan)]
+    return {
+        "freeze_config": {"freeze_modules": frozen, "freeze_vision_tower": False},
+        "dataset": {
+            "_target_": "nemo_automodel.components.datasets.vlm.mock.build_mock_vlm_dataset",
+            "num_samples": 100 * plan.workload.global_batch,
+            "num_images_per_sample": seeing.images_per_sample(plan),
+            "image_size": [width, height],
+            "max_length": plan.workload.seq_len,
+        },
+        "dataloader": {"_target_": "torchdata.stateful_dataloader.StatefulDataLoader", "drop_last": True},
+    }
 
 
 def _kept_in(plan: Plan) -> str:
@@ -182,6 +212,7 @@ def _optimizer(plan: Plan) -> Keys:
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.shape_problems(plan)
+    yield from seeing.problems(plan, TITLE)
     yield from peft.untrainable(plan)
 
 
@@ -245,7 +276,7 @@ TARGET = OneStrategyTarget(
     beyond=_beyond,
     write=_files,
     start=_start,
-    notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS),
+    notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS, *seeing.NOTES),
     read=read,
     overrides=lambda launch: by_options(launch.words),
     recognised=FILE.recognised,

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.ops.modules import part_of, targeted
 from meshwright.specs.tuning import ALL_LINEAR, Lora
-from meshwright.targets import adapters
+from meshwright.targets import adapters, seeing
 from meshwright.targets.keys import KeyReader, Keys
 from meshwright.targets.sayable import Plan
 
@@ -134,8 +134,9 @@ def keys(plan: Plan) -> Keys:
 
 def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
     """Patterns of the modules with adapters, one for all experts."""
+    above = f"{seeing.class_of(plan).text}.*" if seeing.sees(plan) else "*"  # names alone would match the tower's, too
     found = {
-        "*.experts" if part_of(op) == "experts" else f"*.{module.names[0]}": None
+        f"{above}.experts" if part_of(op) == "experts" else f"{above}.{module.names[0]}": None
         for op in adapters.products(plan)
         for module in targeted(op, lora.targets)
     }
@@ -163,7 +164,7 @@ _STORED = ("nf4", "fp4", "nf4-single", "fp4-single")
 
 
 def _of_experts(plan: Plan, lora: Lora) -> bool:
-    return "*.experts" in _modules(plan, lora)
+    return any(name.endswith(".experts") for name in _modules(plan, lora))
 
 
 def _of_some(plan: Plan, lora: Lora) -> bool:

@@ -6,12 +6,13 @@ https://github.com/axolotl-ai-cloud/axolotl.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
+from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
 from meshwright.targets.axolotl.read import CONFIG, TITLE, read, recognised
 from meshwright.targets.keys import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
@@ -20,6 +21,15 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 DATASETS = [{"path": "data.jsonl", "type": "completion"}]
 """Texts to train on: the command line takes no list of data sets."""
+CONVERSATIONS = [{"path": "data.jsonl", "type": "chat_template"}]
+"""Conversations with images, for models that see."""
+_TEMPLATES = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2_vl"),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), "qwen3_5"),
+    "gemma3": "gemma3",
+    "mllama": "llama3_2_vision",
+}
+"""Its own templates of models that see, by which it knows whose words are trained; others have their tokenizer's."""
 _SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
 _LOADED = "axolotl/utils/config/__init__.py and axolotl/monkeypatch/accelerate/fsdp2.py of axolotl 0.19.0"
 _AS_LOADED = (
@@ -158,7 +168,38 @@ def configuration(plan: Plan) -> Keys:
             "load_in_8bit": True if lora.base == "int8" else None,
             "load_in_4bit": True if lora.base not in (None, "int8") else None,
         }
-    return nested_tables(flat)
+    return nested_tables(flat | _of_images(plan))
+
+
+def _of_images(plan: Plan) -> Keys:
+    """Keys of a model that sees: what is trained of it, and its samples."""
+    if not seeing.sees(plan):
+        return {}
+    keys: Keys = {}
+    if plan.model.lora is not None:
+        # Names alone would put adapters into the tower, too.
+        names = "|".join(adapters.names_in_class(plan))
+        keys = {"lora_target_linear": None, "lora_target_modules": f"{re.escape(_text(plan))}\\..*\\.({names})"}
+    elif seeing.frozen_names(plan):
+        keys = {"unfrozen_parameters": [f"^{name}." for name in seeing.trained_names(plan)]}
+    if not fine_tuning.by_deepspeed(plan) and plan.model.settings.seen_by in seeing.NAME_MISSING_LAYERS:
+        keys["fsdp_config.transformer_layer_cls_to_wrap"] = f"{plan.model.family.capitalize()}DecoderLayer"
+    if seeing.images_of(plan) is None:
+        return keys
+    return keys | {
+        "datasets": CONVERSATIONS,
+        "sample_packing": False,
+        "processor_type": "AutoProcessor",
+        "chat_template": _TEMPLATES.get(str(plan.model.settings.seen_by), "tokenizer_default"),
+        "skip_prepare_dataset": True,
+        "remove_unused_columns": False,
+        "image_size": list(seeing.size_in_pixels(plan)),
+    }
+
+
+def _text(plan: Plan) -> str:
+    """Where the class of a model that sees holds its text."""
+    return seeing.class_of(plan).text
 
 
 def _attention(plan: Plan) -> str:
@@ -174,9 +215,8 @@ def _several_in_a_ring(plan: Plan) -> bool:
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
-    texts = (
-        f'{DATASETS[0]["path"]} holds the texts, {{"text": ...}} in each line; the model is given on the command line'
-    )
+    held = 'the texts, {"text": ...}' if seeing.images_of(plan) is None else 'conversations, {"messages": [...]}'
+    texts = f"{DATASETS[0]['path']} holds {held} in each line; the model is given on the command line"
     head = (texts, f"plan: {plan.job.name or plan.model.name}")
     return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
 
@@ -190,7 +230,7 @@ def _start(plan: Plan) -> str:
 
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
-    yield from hugging_face.trainer_problems(plan)
+    yield from hugging_face.trainer_problems(plan, TITLE)
     lora = plan.model.lora
     if lora is not None and lora.base not in (None, "nf4", "int8"):
         why, fix = "frozen weights in 4 bits are nf4 with double quantisation", "use base=nf4"
@@ -207,6 +247,7 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=_start,
     read=read,
+    notes=seeing.NOTES,
     recognised=recognised,
     overrides=lambda launch: by_flags(launch.words),
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),

@@ -91,6 +91,12 @@ def _refused(job: Job) -> tuple[Problem, ...]:
 
 
 def _model_problems(job: Job) -> Iterator[Problem]:
+    seen = job.model.settings.seen_by
+    if seen is not None:
+        why = "its converters make such a class with its tower, which recipes of its own train (vlm_step), not this one"
+        fix = "use --to accelerate, or --to automodel"
+        yield Problem(what=f"model: {job.model.name} is of class {seen}", why=why, fix=fix, field="model")
+        return
     if job.model.family not in FAMILIES or job.model.beside_decoder:
         why = f"its converters take {', '.join(FAMILIES)}"
         fix = "use --to megatron, or --to automodel"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from meshwright.targets import adapters, fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face, seeing
 from meshwright.targets.deepspeed.read import CONFIG as CONFIG
 from meshwright.targets.deepspeed.read import FILE, TITLE, read
 from meshwright.targets.deepspeed.read import launch_of as launch_of
@@ -15,27 +15,31 @@ from meshwright.targets.keys import Keys, json_text, nested_tables
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
-SAYS = hugging_face.RECOMPUTE | {
-    "tp": ANY,
-    "cp": ANY,
-    "dp": ANY,
-    "tensor.sequence_parallel": only(False, True),
-    "context.kinds": only(("a2a",), (), why="sequences are cut by heads (Ulysses) only", fix="use cp with a2a"),
-    "expert.ep": ANY,
-    "data.zero": ANY,
-    "data.overlap": ANY,
-    "data.secondary_shard": ANY,
-    "data.gather_dtype": only("int8", why="weights cross the network as they are, or in int8 (qwZ)"),
-    "data.reduce_dtype": only("int4", why="gradients cross the network as they are, or in int4 (qgZ)"),
-    "offload.optimizer": ANY,
-    "offload.gradients": ANY,
-    "offload.weights": only(0.0, 1.0, why="all weights are offloaded or none"),
-    "offload.tier": ANY,
-    "optimizer": hugging_face.BATCHES,
-    "attention_kernel": ANY,
-    "tuning": ANY,
-    "precision": only("bf16", "fp16", "fp32"),
-}
+SAYS = (
+    hugging_face.RECOMPUTE
+    | seeing.BESIDE
+    | {
+        "tp": ANY,
+        "cp": ANY,
+        "dp": ANY,
+        "tensor.sequence_parallel": only(False, True),
+        "context.kinds": only(("a2a",), (), why="sequences are cut by heads (Ulysses) only", fix="use cp with a2a"),
+        "expert.ep": ANY,
+        "data.zero": ANY,
+        "data.overlap": ANY,
+        "data.secondary_shard": ANY,
+        "data.gather_dtype": only("int8", why="weights cross the network as they are, or in int8 (qwZ)"),
+        "data.reduce_dtype": only("int4", why="gradients cross the network as they are, or in int4 (qgZ)"),
+        "offload.optimizer": ANY,
+        "offload.gradients": ANY,
+        "offload.weights": only(0.0, 1.0, why="all weights are offloaded or none"),
+        "offload.tier": ANY,
+        "optimizer": hugging_face.BATCHES,
+        "attention_kernel": ANY,
+        "tuning": ANY,
+        "precision": only("bf16", "fp16", "fp32"),
+    }
+)
 _CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
 
 
@@ -211,6 +215,7 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 NOTES = (
+    *seeing.NOTES,
     Note(
         text="set nvme_path to a folder on the local disks of every node",
         when=lambda plan: plan.strategy.offload.tier == "nvme",
@@ -231,7 +236,7 @@ TARGET = OneStrategyTarget(
     unequal_nodes=True,
     says=SAYS,
     rules=RULES,
-    beyond=hugging_face.trainer_problems,
+    beyond=lambda plan: hugging_face.trainer_problems(plan, TITLE),
     write=_files,
     start=hugging_face.start,
     notes=NOTES,

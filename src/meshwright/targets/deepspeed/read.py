@@ -14,7 +14,6 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import Files, marked_lines
-from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.keys import KeyFile, KeyReader, Keys
 from meshwright.targets.sayable import value_of
 
@@ -93,6 +92,8 @@ def launch_of(
         devices: of the job.
         tuning: fields of a workload that say the adapters.
     """
+    from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond  # who plans reads no file
+
     tp, cp = max(1, reader.number("tensor_parallel.autotp_size")), reader.degree("sequence_parallel_size")
     refuse_beyond(reader)
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1

@@ -16,10 +16,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
+from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
-from meshwright.targets.llamafactory.v1 import RECOGNISED, read_v1
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.overrides import by_equals, by_flags, nodes
 from meshwright.targets.sayable import Plan, only
@@ -31,7 +30,16 @@ _OF_DEEPSPEED = (
     *("offload.optimizer", "offload.gradients", "offload.weights", "offload.tier"),
     *("recompute.kind", "optimizer", "attention_kernel", "tuning"),
 )
-SAYS = {name: deepspeed.SAYS[name] for name in _OF_DEEPSPEED} | {"precision": only("bf16", "fp16", "fp32")}
+SAYS = {name: deepspeed.SAYS[name] for name in (*_OF_DEEPSPEED, *seeing.BESIDE)} | {
+    "precision": only("bf16", "fp16", "fp32")
+}
+_SEEN = frozenset(
+    (
+        *("gemma3", "glm4v", "glm4v_moe", "internvl", "llava", "llava_next", "mistral3", "mllama"),
+        *("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"),
+    )
+)
+"""Classes that see whose parts it knows to freeze (COMPOSITE_MODELS of model/model_utils/visual.py)."""
 _RANK, _LENGTH, _BATCH = 8, 2048, 8
 """Defaults of lora_rank, cutoff_len and per_device_train_batch_size."""
 
@@ -44,7 +52,7 @@ def configuration(plan: Plan) -> Keys:
         "do_train": True,
         "finetuning_type": "full" if lora is None else "lora",
         "cutoff_len": plan.workload.seq_len,
-        "packing": True,
+        "packing": seeing.images_of(plan) is None,
         "per_device_train_batch_size": plan.found.pipeline.micro_batch,
         "gradient_accumulation_steps": plan.found.pipeline.num_micro_batches,
         "disable_gradient_checkpointing": not plan.recomputed,
@@ -67,7 +75,25 @@ def configuration(plan: Plan) -> Keys:
             "quantization_type": str(lora.base)[:3] if four else None,
             "double_quantization": not str(lora.base).endswith("-single") if four else None,
         }
-    return nested_tables(flat)
+    return nested_tables(flat | _of_images(plan))
+
+
+def _of_images(plan: Plan) -> Keys:
+    """Keys of a model that sees: what is trained of it, and the largest image."""
+    if not seeing.sees(plan):
+        return {}
+    tuning = plan.model.tuning
+    parts = {one.part for one in tuning.frozen} if tuning else set()
+    used = seeing.images_of(plan) is not None and plan.model.lora is None
+    keys: Keys = {
+        "freeze_vision_tower": not used or "vision" in parts,
+        "freeze_multi_modal_projector": not used or "projector" in parts,
+        "freeze_language_model": "text" in parts,
+    }
+    if seeing.images_of(plan) is not None:
+        width, height = seeing.size_in_pixels(plan)
+        keys["image_max_pixels"] = width * height
+    return keys
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -84,11 +110,16 @@ def _start(plan: Plan) -> str:
 
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
-    yield from hugging_face.trainer_problems(plan)
+    yield from hugging_face.trainer_problems(plan, TITLE, _SEEN)
     lora = plan.model.lora
     if lora is not None and lora.layers:
         why, fix = f"{TITLE} puts adapters on all layers", "leave layers out"
         yield Problem(what="plan: adapters stand on some layers", why=why, fix=fix, field="tuning")
+    tuning, seen = plan.model.tuning, plan.model.settings.seen_by
+    parts = {one.part for one in tuning.frozen} if tuning else set()
+    if seen in ("qwen3_vl", "qwen3_vl_moe") and "vision" in parts and "projector" not in parts:
+        why, fix = f"{TITLE} freezes what joins the levels of its tower with it", "freeze the projector, too"
+        yield Problem(what="plan: the tower is frozen without the projector", why=why, fix=fix, field="tuning")
     if plan.strategy.data.family == "fsdp":
         why = "its file has no key of FSDP, which is said to `accelerate launch` around it"
         yield Problem(
@@ -101,9 +132,12 @@ _RECOGNISED = marked(
     (".yaml", ".yml"), ("model_name_or_path:", "finetuning_type:"), ("finetuning_type:", "cutoff_len:")
 )
 
+_RECOGNISED_V1 = marked((".yaml", ".yml"), ("dist_config:", "model_class:"), ("micro_batch_size:",))
+"""Files of its second trainer."""
+
 
 def _recognised(name: str, text: str) -> bool:
-    return _RECOGNISED(name, text) or RECOGNISED(name, text)
+    return _RECOGNISED(name, text) or _RECOGNISED_V1(name, text)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -118,8 +152,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     """
     file = file_of(files, CONFIG, _recognised)
     # Those of version 1 are recognised by keys of their own.
-    reader = fine_tuning.reader_of(files, file, TITLE, () if RECOGNISED(*file) else _MARKS)
-    if RECOGNISED(*file):
+    reader = fine_tuning.reader_of(files, file, TITLE, () if _RECOGNISED_V1(*file) else _MARKS)
+    if _RECOGNISED_V1(*file):
+        from meshwright.targets.llamafactory.v1 import read_v1
+
         return read_v1(reader, files, devices)
     _refuse(reader)
     trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
@@ -236,7 +272,7 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
 def _edited(name: str, text: str) -> KeyText | None:
     """The file by its keys; None of a launcher's, which holds the trainer's in a table of its own."""
     keys = key_text(name, text)
-    within = keys is not None and _recognised(name, text) and not RECOGNISED(name, text)
+    within = keys is not None and _recognised(name, text) and not _RECOGNISED_V1(name, text)
     return None if within and keys is not None and not any(mark in keys.values for mark in _MARKS) else keys
 
 
@@ -252,7 +288,11 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=_start,
     notes=(
-        Note(text="sequences are packed to cutoff_len: without packing they are as long as the data"),
+        Note(
+            text="sequences are packed to cutoff_len: without packing they are as long as the data",
+            when=lambda plan: seeing.images_of(plan) is None,
+        ),
+        *seeing.NOTES,
         Note(
             text="set nvme_path to a folder on the local disks of every node",
             when=lambda plan: plan.strategy.offload.tier == "nvme",

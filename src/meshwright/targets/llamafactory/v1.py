@@ -12,10 +12,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, fsdp, hugging_face
-from meshwright.targets.contract import Files, marked
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader
 
-RECOGNISED = marked((".yaml", ".yml"), ("dist_config:", "model_class:"), ("micro_batch_size:",))
 _ENGINES = ("fsdp2", "deepspeed")
 
 
