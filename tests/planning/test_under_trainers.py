@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from meshwright import plan
@@ -28,7 +30,9 @@ QUESTIONS = [
 ]
 
 
+@cache
 def asked(**more: object) -> PlanSet:
+    """The answer to a question; several tests look at one."""
     found = plan(**more)
     assert isinstance(found, PlanSet)
     return found

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.plan_mixed import plan_mixed
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
-from tests.planning.compose.test_composer import asked
 
 MODEL, GPUS, BATCH = "llama-3-8b", "16xH100,16xA100-80", 64
 
@@ -120,90 +117,6 @@ def test_the_front_is_that_of_one_kind() -> None:
 def test_nothing_fits() -> None:
     with pytest.raises(InfeasibleError, match="8 x A100-80"):
         plan("deepseek-v3", gpus="8xA100-80,8xH100", global_batch=8)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "batch", "layers"),
-    [
-        ("5xA100-40,4xL40S", "5xA100-40,5xL40S", 16, 16),
-        ("4xA100-80,1xH100", "7xA100-80,1xH100", 8, 12),
-        ("2xA100-40,2xL40S,2xA100-80", "5xA100-40,2xL40S,2xA100-80", 8, 8),
-        ("4xL40S,3xH100", "7xL40S,3xH100", 16, 8),
-    ],
-)
-def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
-    before: str, after: str, batch: int, layers: int
-) -> None:
-    few, many = (
-        plan_mixed(
-            asked(gpus, batch, layers),
-            PlanRequest.read({"model": MODEL, "gpus": gpus, "top": 1, "pin": ("sharding=z0,z1", "recompute=none")}),
-        )
-        for gpus in (before, after)
-    )
-    assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("few", "many"),
-    [
-        # 51 nodes are cut into stages of 1, 3, 17 or 51 nodes; 48 or 50 of them fit the batch better.
-        ("50x8xB200,55x8xH800", "51x8xB200,55x8xH800"),
-        # Twenty nodes are divided between pipelines of sixteen and of four, which 23 have to leave room for.
-        ("32x8xH200,20x8xH100", "32x8xH200,23x8xH100"),
-    ],
-)
-def test_an_odd_node_more_is_never_slower(few: str, many: str) -> None:
-    fewer, more = (plan("llama-3.1-8b", gpus=gpus, global_batch=1024, seq_len=2048, top=1) for gpus in (few, many))
-    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
-
-
-def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
-    """Eleven nodes beside sixteen share 256 sequences unevenly: eight of them end together."""
-    asked = {"global_batch": 256, "top": 1}
-    fewer, more = (plan("llama-3.1-8b", gpus=f"16x8xL40S,{nodes}x8xA100-80", **asked) for nodes in (8, 11))
-    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("model", "few", "many", "batch"),
-    [
-        ("llama-3.2-3b", "7xH200,2xL40S", "7xH200,8xL40S", 16),  # seven share 16 sequences unevenly, beside any L40S
-        ("llama-3.2-1b", "1xA100-80,4xL40S", "1xA100-80,5xL40S", 8),  # four of five by themselves
-        # Eight devices are shared by micro-batches of any size, and so is what ten of them leave without two.
-        ("llama-3.2-3b", "6xH100,2xL40S", "6xH100,4xL40S", 32),
-        ("llama-3.2-1b", "4xA100-80,4xH100", "4xA100-80,5xH100", 64),
-        # 26 + 6 sequences in one ZeRO group over eight and two; no such shares over eight and three are as quick.
-        ("llama-3.2-1b", "8xH800,2xH100", "8xH800,3xH100", 32),
-        ("llama-3.2-3b", "4xH200,4xA100-80", "4xH200,6xA100-80", 32),
-        # Five, and two in turn, of seven by themselves: no set of both kinds near them tells which are worth the most.
-        ("llama-3.2-1b", "7xH100,2xL40S", "7xH100,4xL40S", 32),
-        # 17 + 5 x 3 sequences on two and six: far from the first of such sets with fractions of micro-batches.
-        ("llama-3.2-3b", "2xH200,5xA100-80", "2xH200,7xA100-80", 32),
-        # Four, and three in turn, in micro-batches that divide the batch; few sets of both kinds are as quick.
-        ("llama-3.2-1b", "7xH100,1xL40S", "7xH100,4xL40S", 32),
-        # 22 + 10 sequences in one ZeRO group over eight and four, with context ranks on four of five.
-        ("llama-3.2-3b", "8xH200,4xH100", "8xH200,5xH100", 32),
-    ],
-)
-def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:
-    fewer, more = (plan(model, gpus=gpus, global_batch=batch, seq_len=2048, top=1) for gpus in (few, many))
-    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
-
-
-def test_a_node_that_leaves_an_odd_number_is_never_slower() -> None:
-    """Twenty-six nodes are divided into sixteen-device stages of two pipelines, which twenty-seven have room for."""
-    asked = {"global_batch": 1024, "seq_len": 2048, "top": 1}
-    fewer, more = (plan("mixtral-8x22b", gpus=f"32x8xH100,{nodes}x8xH800", **asked) for nodes in (26, 27))
-    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
-
-
-def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle() -> None:
-    """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
-    fewer, more = (
-        plan("llama-3.1-70b", gpus=f"16x8xH100,{n}x8xL40S", global_batch=1024, seq_len=2048) for n in (10, 11)
-    )
-    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
 
 
 def test_more_ways_to_recompute_take_no_chunks_away() -> None:

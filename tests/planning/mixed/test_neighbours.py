@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.mixed.native import NativeSource
-from meshwright.planning.mixed.neighbours import GAIN, best_near
+from meshwright.planning.mixed.neighbours import GAIN, _neighbours, best_near
 from tests.planning.compose.test_composer import SMALL, asked
 
 BATCH, LAYERS = 12, 8
@@ -85,3 +86,22 @@ def test_towers_stay_with_the_layer_behind_them(question: Question) -> None:
         own.layers[0] >= min(before.layers[0], 1 + ahead)
         for own, before in zip(near.pipelines, one.pipelines, strict=True)
     )
+
+
+def test_neighbours_are_all_moves_of_one_layer_between_stages_that_follow_each_other(question: Question) -> None:
+    several = [one for one in question.sets if any(len(own.layers) > 2 for own in one.pipelines)]
+    assert several
+    for one in several:
+        found = [
+            tuple(own.layers for own in near.pipelines) for near in _neighbours(one, 0) if near.shares == one.shares
+        ]
+        expected = []
+        for number, own in enumerate(one.pipelines):
+            for giver, taker in itertools.permutations(range(len(own.layers)), 2):
+                if abs(giver - taker) == 1 and own.layers[giver] > 1:
+                    moved = list(own.layers)
+                    moved[giver] -= 1
+                    moved[taker] += 1
+                    others = [other.layers for other in one.pipelines]
+                    expected.append((*others[:number], tuple(moved), *others[number + 1 :]))
+        assert sorted(found) == sorted(expected)

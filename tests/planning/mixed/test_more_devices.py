@@ -1,0 +1,98 @@
+"""Devices more are never slower: pairs of clusters that once differed, each by a cause of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.plan_mixed import plan_mixed
+from meshwright.app.requests.plan import PlanRequest
+from tests.planning.compose.test_composer import asked
+
+MODEL = "llama-3-8b"
+
+
+@cache
+def step_s(model: str, gpus: str, global_batch: int, seq_len: int | None = 2048) -> float:
+    """Of the quickest plan; searched once where several pairs have a cluster in common."""
+    return plan(model, gpus=gpus, global_batch=global_batch, seq_len=seq_len, top=1).best.estimate.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "batch", "layers"),
+    [
+        ("5xA100-40,4xL40S", "5xA100-40,5xL40S", 16, 16),
+        ("4xA100-80,1xH100", "7xA100-80,1xH100", 8, 12),
+        ("2xA100-40,2xL40S,2xA100-80", "5xA100-40,2xL40S,2xA100-80", 8, 8),
+        ("4xL40S,3xH100", "7xL40S,3xH100", 16, 8),
+    ],
+)
+def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
+    before: str, after: str, batch: int, layers: int
+) -> None:
+    few, many = (
+        plan_mixed(
+            asked(gpus, batch, layers),
+            PlanRequest.read({"model": MODEL, "gpus": gpus, "top": 1, "pin": ("sharding=z0,z1", "recompute=none")}),
+        )
+        for gpus in (before, after)
+    )
+    assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        # 51 nodes are cut into stages of 1, 3, 17 or 51 nodes; 48 or 50 of them fit the batch better.
+        ("50x8xB200,55x8xH800", "51x8xB200,55x8xH800"),
+        # Twenty nodes are divided between pipelines of sixteen and of four, which 23 have to leave room for.
+        ("32x8xH200,20x8xH100", "32x8xH200,23x8xH100"),
+    ],
+)
+def test_an_odd_node_more_is_never_slower(few: str, many: str) -> None:
+    assert step_s("llama-3.1-8b", many, 1024) <= step_s("llama-3.1-8b", few, 1024) * (1 + 1e-9)
+
+
+def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
+    """Eleven nodes beside sixteen share 256 sequences unevenly: eight of them end together."""
+    fewer_s, more_s = (step_s("llama-3.1-8b", f"16x8xL40S,{nodes}x8xA100-80", 256, None) for nodes in (8, 11))
+    assert more_s <= fewer_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "few", "many", "batch"),
+    [
+        ("llama-3.2-3b", "7xH200,2xL40S", "7xH200,8xL40S", 16),  # seven share 16 sequences unevenly, beside any L40S
+        ("llama-3.2-1b", "1xA100-80,4xL40S", "1xA100-80,5xL40S", 8),  # four of five by themselves
+        # Eight devices are shared by micro-batches of any size, and so is what ten of them leave without two.
+        ("llama-3.2-3b", "6xH100,2xL40S", "6xH100,4xL40S", 32),
+        ("llama-3.2-1b", "4xA100-80,4xH100", "4xA100-80,5xH100", 64),
+        # 26 + 6 sequences in one ZeRO group over eight and two; no such shares over eight and three are as quick.
+        ("llama-3.2-1b", "8xH800,2xH100", "8xH800,3xH100", 32),
+        ("llama-3.2-3b", "4xH200,4xA100-80", "4xH200,6xA100-80", 32),
+        # Five, and two in turn, of seven by themselves: no set of both kinds near them tells which are worth the most.
+        ("llama-3.2-1b", "7xH100,2xL40S", "7xH100,4xL40S", 32),
+        # 17 + 5 x 3 sequences on two and six: far from the first of such sets with fractions of micro-batches.
+        ("llama-3.2-3b", "2xH200,5xA100-80", "2xH200,7xA100-80", 32),
+        # Four, and three in turn, in micro-batches that divide the batch; few sets of both kinds are as quick.
+        ("llama-3.2-1b", "7xH100,1xL40S", "7xH100,4xL40S", 32),
+        # 22 + 10 sequences in one ZeRO group over eight and four, with context ranks on four of five.
+        ("llama-3.2-3b", "8xH200,4xH100", "8xH200,5xH100", 32),
+    ],
+)
+def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:
+    assert step_s(model, many, batch) <= step_s(model, few, batch) * (1 + 1e-9)
+
+
+def test_a_node_that_leaves_an_odd_number_is_never_slower() -> None:
+    """Twenty-six nodes are divided into sixteen-device stages of two pipelines, which twenty-seven have room for."""
+    fewer_s, more_s = (step_s("mixtral-8x22b", f"32x8xH100,{nodes}x8xH800", 1024) for nodes in (26, 27))
+    assert more_s <= fewer_s * (1 + 1e-9)
+
+
+def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle() -> None:
+    """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
+    fewer_s, more_s = (step_s("llama-3.1-70b", f"16x8xH100,{nodes}x8xL40S", 1024) for nodes in (10, 11))
+    assert more_s <= fewer_s * (1 + 1e-9)
