@@ -213,7 +213,9 @@ class Live {
     const own = name in this.changes;
     // `H100: tp` is of the stages on H100.
     const [axis, group] = name.split(": ").reverse();
-    const shown = (one) => (axis === "recompute" ? recomputed(one) : String(one));
+    // What is recomputed is on the button only where two of them recompute a selection.
+    const alone = values.filter((one) => String(one.value).startsWith("sel")).length < 2;
+    const shown = (one) => (axis !== "recompute" ? String(one) : alone ? recomputed(one).split(":")[0] : recomputed(one));
     const id = `knob-${name.replaceAll(/\W+/g, "-")}`;
     const head = (output) => [html("span", {}, group ? `${group}: ` : "", NAMES[axis] ?? axis), output];
     let control;
@@ -225,7 +227,7 @@ class Live {
     } else {
       const buttons = values.map((one) => html("button", {
         type: "button", id: `${id}-${one.value}`, "aria-pressed": String(one.value === value), "aria-disabled": one.problem ? "true" : null,
-        title: one.problem ? `${one.problem.what}: ${one.problem.why}` : null,
+        title: one.problem ? `${one.problem.what}: ${one.problem.why}` : axis === "recompute" && recomputed(one.value) !== shown(one.value) ? recomputed(one.value) : null,
         onclick: () => (one.problem ? this.refuse(shell, name, one.problem) : this.apply(shell, { [name]: one.value })),
       }, shown(one.value)));
       // One stop of the tab key for each setting; arrow keys go through its values.

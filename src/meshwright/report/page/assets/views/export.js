@@ -40,7 +40,7 @@ function written(found, before, page) {
     return html("section", { style: { "margin-top": "14px" } },
       html("div", { class: "toolbar" }, html("h2", {}, html("code", {}, name)), html("button", { type: "button", class: "button", "aria-label": `Save ${name}`, onclick: () => page.hand(content, name.split("/").at(-1), "text/plain") }, "Save"),
         html("button", { type: "button", class: "button", "aria-label": `Copy ${name}`, onclick: (event) => copy(content, event.target) }, "Copy")),
-      !before ? whole : [changed ? [html("p", { class: "muted" }, "What the change changes:"), changed] : html("p", { class: "muted" }, "The change changes nothing here."), html("details", { class: "behind" }, html("summary", {}, "All of it"), whole)]);
+      !before ? (name === PLAN ? html("details", { class: "behind" }, html("summary", {}, "All of it"), whole) : whole) : [changed ? [html("p", { class: "muted" }, "What the change changes:"), changed] : html("p", { class: "muted" }, "The change changes nothing here."), html("details", { class: "behind" }, html("summary", {}, "All of it"), whole)]);
   })];
 }
 
