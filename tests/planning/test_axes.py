@@ -7,6 +7,7 @@ import pytest
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.library import models
 from meshwright.planning.axes import space_of, target_rule
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.space import Space
 from meshwright.specs import Workload
 
@@ -104,6 +105,29 @@ def test_wrong_names_and_values_come_together() -> None:
 def test_pins_that_no_plan_can_have_are_refused(pin: str | list[str], word: str) -> None:
     with pytest.raises(InputError, match=word):
         space(pin=pin)
+
+
+@pytest.mark.parametrize(
+    ("pin", "neutral", "degree"),
+    [
+        ("tp_overlap=ring", "bulk", "tp"),
+        ("cp_kind=a2a,ag", "none", "cp"),
+        ("dispatcher=move-experts", "alltoall", "ep"),
+    ],
+)
+def test_a_way_to_work_together_holds_plans_to_a_group_unless_its_neutral_value_is_named(
+    pin: str, neutral: str, degree: str
+) -> None:
+    model, workload = models.spec("mixtral-8x7b"), Workload(global_batch=16, seq_len=4096)
+    held = build_grid(model, workload, 8, space_of(model, workload, 8, pin=pin))
+    free = build_grid(model, workload, 8, space_of(model, workload, 8, pin=f"{pin},{neutral}"))
+    assert held.rows
+    assert (getattr(held, degree) > 1).all()
+    assert {1, 2} <= {*getattr(free, degree).tolist()}
+    with pytest.raises(InputError, match=f"{degree}=1"):
+        space_of(model, workload, 8, pin=[pin, f"{degree}=1"])
+    with pytest.raises(InputError, match="one device"):
+        space_of(model, workload, 1, pin=pin)
 
 
 def test_targets() -> None:

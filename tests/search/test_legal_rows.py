@@ -195,9 +195,11 @@ def test_rows_of_another_tensor_strategy_all_have_tensor_groups(tensor: str) -> 
         assert said(found) == written_out(DENSE_MODEL, WORKLOAD, devices, [0], tensor)
 
 
-def test_a_pinned_overlap_is_asked_of_tensor_groups_alone() -> None:
+def test_a_pinned_overlap_holds_plans_to_tensor_groups_unless_it_is_that_of_one_rank() -> None:
     every, rings = grid(), grid(("tp_overlap", ("ring",)))
-    assert said(rings) == Counter({row: n for row, n in said(every).items() if row[1] == "ring" or row[0] == 1})
+    assert said(rings) == Counter({row: n for row, n in said(every).items() if row[1] == "ring"})
+    plain = grid(("tp_overlap", ("bulk",)))
+    assert said(plain) == Counter({row: n for row, n in said(every).items() if row[1] == "bulk"})
 
 
 @pytest.mark.parametrize(

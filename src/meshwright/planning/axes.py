@@ -17,7 +17,7 @@ from meshwright.planning.axis_words import (
     schedules_of,
 )
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, Schedule, schedule_named
-from meshwright.search.axes import AXES, WAY_AXES
+from meshwright.search.axes import AXES, DEGREE_OF, beyond_neutral
 from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -239,7 +239,7 @@ def _impossible(
     pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
-    problems = [*_unordered(pins), *_of_no_experts(pins, model)]
+    problems = [*_unordered(pins), *_of_no_group(pins, model, devices)]
     tensors = [str(name) for name in pins.get("tensor", ("1d",))]
     # Of several strategies one that can have it is enough.
     each = [_impossible_for(name, pins, model, workload, devices) for name in tensors]
@@ -284,18 +284,25 @@ def _unordered(pins: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
         )
 
 
-def _of_no_experts(pins: dict[str, tuple[object, ...]], model: ModelSpec) -> list[Problem]:
-    """Ways to reach experts on other ranks that a plan is held to, where no plan has any."""
+def _of_no_group(pins: dict[str, tuple[object, ...]], model: ModelSpec, devices: int) -> Iterator[Problem]:
+    """Ways of the ranks of a group to work together that a plan is held to, where no plan has such a group."""
+    alone = {
+        "tp": "with tp=1 no layer is split over ranks",
+        "cp": "with cp=1 no sequence is split over ranks",
+        "ep": "with ep=1 all experts are on every rank",
+    }
     experts = any(layer.mlp.routed_experts for layer in model.kinds())
-    if experts and pins.get("ep") != (1,):
-        return []
-    why = "with ep=1 all experts are on every rank" if experts else f"{model.name} has no experts"
-    fix = "leave {axis} out, or use ep=2 or more" if experts else "leave {axis} out"
-    return [
-        Problem(what=f"{axis}={_listed(pins[axis])}", why=why, fix=fix.format(axis=axis), field=axis)
-        for axis in WAY_AXES
-        if axis in pins and AXES[axis].neutral not in pins[axis]
-    ]
+    for axis, degree in DEGREE_OF.items():
+        if not beyond_neutral(axis, pins.get(axis)):
+            continue
+        why, fix = alone[degree], f"leave {axis} out, or use {degree}=2 or more"
+        if degree == "ep" and not experts:
+            why, fix = f"{model.name} has no experts", f"leave {axis} out"
+        elif devices == 1:
+            why, fix = "one device has no others to work with", f"leave {axis} out"
+        elif pins.get(degree) != (1,):
+            continue
+        yield Problem(what=f"{axis}={_listed(pins[axis])}", why=why, fix=fix, field=axis)
 
 
 def _impossible_for(
@@ -307,7 +314,7 @@ def _impossible_for(
         found = [_alone(axis, int(str(value)), tensor, model, workload, devices) for value in pins.get(axis, ())]
         if found and all(found):
             problems += [problem for problem in found if problem][:2]
-    if tensor != "1d" and not problems:
+    if tensor != "1d" and not problems and pins.get("tp") != (1,) and devices > 1:
         wide = [tp for tp in divisors(devices) if tp > 1 and tp in pins.get("tp", (tp,))]
         found = [_alone("tp", tp, tensor, model, workload, devices) for tp in wide]
         if all(found):

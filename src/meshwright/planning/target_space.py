@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import recompute_words, selective_words
+from meshwright.search.axes import AXES, recompute_words, selective_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
@@ -188,7 +188,11 @@ class _Narrowed:
 
     def contexts(self) -> None:
         """Leave out kinds of context parallelism that are refused, or all of it."""
-        asked = [str(kind) for kind in self.pins.get("cp_kind") or ("p2p", "a2a", "ag")]
+        plain = AXES["cp_kind"].neutral
+        named = [str(kind) for kind in self.pins.get("cp_kind") or (plain, "p2p", "a2a", "ag")]
+        asked = [kind for kind in named if kind != plain]
+        if not asked:
+            return
         rows = {kind: replace(self.plain, cp=((kind, 2),)) for kind in asked}
         refused: dict[object, set[Problem]] = {
             kind: problems for kind, row in rows.items() if (problems := self.target.refused_however_sharded(row))
@@ -196,7 +200,7 @@ class _Narrowed:
         if len(refused) == len(asked):
             self.keep("cp", (1,), refused[asked[0]])
         else:
-            self.leave_out("cp_kind", asked, refused)
+            self.leave_out("cp_kind", named, refused)
 
     def uneven_stages(self) -> None:
         """Leave out pipelines whose stages cannot hold equally many layers, where one of them is refused."""

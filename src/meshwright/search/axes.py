@@ -172,9 +172,9 @@ def is_recompute(word: str) -> bool:
 
 
 def _context_kinds() -> tuple[str, ...]:
-    """Each kind alone, and exchanges of heads inside a ring of what they leave."""
+    """No context parallelism, each kind alone, and exchanges of heads inside a ring of what they leave."""
     alone = sorted(CONTEXTS, key=lambda name: name != "p2p")
-    return (*alone, *(f"{name}+p2p" for name, kind in CONTEXTS.items() if kind.swaps_heads))
+    return ("none", *alone, *(f"{name}+p2p" for name, kind in CONTEXTS.items() if kind.swaps_heads))
 
 
 def _degree_names(word: str) -> tuple[str, ...]:
@@ -282,9 +282,9 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="cp_kind",
-            default="p2p, a2a, ag, and a2a inside p2p for every split",
+            default="p2p, a2a, ag, and a2a inside p2p for every split; none where cp is 1",
             words=_context_kinds,
-            neutral=None,
+            neutral="none",
         ),
         Axis(
             name="offload",
@@ -332,14 +332,29 @@ def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:
     return np.array(found, dtype=np.int64)
 
 
-def only_where_experts_spread(space: Space) -> bool:
-    """Whether a space is held to a way to reach experts on other ranks that plans with all experts on each do not have.
+DEGREE_OF = {**dict.fromkeys(("tp_overlap", "tensor"), "tp"), "cp_kind": "cp", **dict.fromkeys(WAY_AXES, "ep")}
+"""Axes that say how the ranks of a group work together: the degree of that group. A plan without one has the neutral
+value, so that a space held to others has groups in every plan."""
+
+
+def only_in_groups(space: Space, degree: str) -> bool:
+    """Whether a space is held to a way to work together that plans with one rank of that degree do not have.
 
     Args:
         space: pinned axes.
+        degree: `tp`, `cp` or `ep`.
     """
-    held = ((axis, space.pinned(axis)) for axis in WAY_AXES)
-    return any(values is not None and AXES[axis].neutral not in values for axis, values in held)
+    return any(beyond_neutral(axis, space.pinned(axis)) for axis, of in DEGREE_OF.items() if of == degree)
+
+
+def beyond_neutral(axis: str, values: Sequence[object] | None) -> bool:
+    """Whether values of an axis leave out the one that plans without its group have.
+
+    Args:
+        axis: any.
+        values: it is held to; None where it is free.
+    """
+    return values is not None and AXES[axis].neutral not in values
 
 
 def paired_ways(numbers: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:

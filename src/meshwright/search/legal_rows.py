@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import AXES, only_where_experts_spread, ways, ways_of
+from meshwright.search.axes import AXES, only_in_groups, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -290,9 +290,11 @@ def alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
 def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[tuple[int, ...]]:
     """Degrees by kind of `CONTEXTS` for every value of the axis cp_kind of a context degree, two levels if wanted."""
     if cp == 1:
-        return [(1,) * len(CONTEXTS)]
+        return [] if only_in_groups(space, "cp") else [(1,) * len(CONTEXTS)]
     found = []
     for kind in AXES["cp_kind"].values():
+        if kind == AXES["cp_kind"].neutral:
+            continue
         inner, _, outer = kind.partition("+")
         if not _allowed(space, "cp_kind", kind) or (outer and not hierarchical):
             continue
@@ -309,7 +311,7 @@ def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
         return np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     eps = [ep for ep in divisors(moes[0].routed_experts) if all(moe.routed_experts % ep == 0 for moe in moes)]
     etps = [etp for etp in divisors(moes[0].expert_width) if all(moe.expert_width % etp == 0 for moe in moes)]
-    if only_where_experts_spread(space):
+    if only_in_groups(space, "ep"):
         eps = [ep for ep in eps if ep > 1]
     ep, etp = np.meshgrid(_pinned(space, "ep", eps), _pinned(space, "etp", etps), indexing="ij")
     return ep.ravel().astype(np.int64), etp.ravel().astype(np.int64)
@@ -328,7 +330,7 @@ def _mesh(
     tp, cp, pp, dp = mesh
     local_batch = workload.global_batch // dp
     overlaps = [OVERLAPS.index(word) for word in (TENSORS[tensor].overlaps if tp > 1 else ("bulk",))]
-    if space.pinned("tp_overlap") is not None and tp > 1:
+    if space.pinned("tp_overlap") is not None:
         overlaps = [code for code in overlaps if _allowed(space, "tp_overlap", OVERLAPS[code])]
     fold = tp * cp * dp % (experts[0] * experts[1]) == 0
     return _Mesh(

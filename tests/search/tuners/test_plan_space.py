@@ -76,6 +76,18 @@ def test_a_trial_is_priced_as_the_search_prices_it(small: SmallSpace) -> None:
     assert outcome.value == pytest.approx(best.value, rel=1e-9)
 
 
+def test_a_study_tries_every_dispatcher_that_is_named_and_plans_without_expert_groups() -> None:
+    small = next(one for one in SPACES if one.model.is_moe)
+    space = plan_space(small, dispatcher=("move-experts", "alltoall"))
+    rows = [space.row(point) for point in Rules.of(space).points()]
+    assert len({row.format() for row in rows}) == len(rows) == space.size
+    assert {(row.ep > 1, row.dispatcher) for row in rows} == {
+        (False, "alltoall"), (True, "alltoall"), (True, "move-experts")
+    }  # fmt: skip
+    drawn = random.Random(3)
+    assert {space.row(space.sample(drawn)).dispatcher for _ in range(60)} == {"alltoall", "move-experts"}
+
+
 def test_the_best_of_a_search_that_stopped_says_so() -> None:
     small = SPACES[0]
     space = plan_space(small)

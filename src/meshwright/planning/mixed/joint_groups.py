@@ -26,7 +26,7 @@ from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.schedules.plan_rows import plan_of
-from meshwright.search.axes import recompute_words
+from meshwright.search.axes import only_in_groups, recompute_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import NodeGroup
@@ -245,7 +245,10 @@ class JointGroups:
         able = (cp for cp in divisors(self._most_context(part, one.tp)) if sequences % (ranks // cp) == 0)
         for cp in (degree for degree in able if self._allows("cp", degree)):
             dp = ranks // cp
-            kinds = self.space.pinned("cp_kind") or ("p2p",)
+            kinds = [kind for kind in self.space.pinned("cp_kind") or ("p2p",) if kind != "none"]
+            held = only_in_groups(self.space, "cp" if cp == 1 else "tp")
+            if (cp == 1 and held) or (cp > 1 and not kinds) or (one.tp == 1 and only_in_groups(self.space, "tp")):
+                continue
             row = replace(
                 recompute,
                 tp=one.tp,

@@ -13,7 +13,7 @@ from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
 from meshwright.planning.repair.of_tuning import Otherwise
-from meshwright.search.axes import only_where_experts_spread
+from meshwright.search.axes import DEGREE_OF, only_in_groups
 from meshwright.search.space import Space
 from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -188,8 +188,10 @@ def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, s
     pinned = f" with {pins}" if pins and len(pins) < 200 else ""
     schedules = ", ".join(map(str, dict(space.pins).get("schedule", ())))
     also = f"; p, m and v must suit {schedules} (`meshwright schedule list`)" if schedules else ""
-    if only_where_experts_spread(space):
-        also += "; what is pinned of exchanges asks for ep of 2 or more"
+    for degree in dict.fromkeys(DEGREE_OF.values()):
+        if only_in_groups(space, degree):
+            named = ", ".join(axis for axis, of in DEGREE_OF.items() if of == degree and space.pinned(axis))
+            also += f"; {named} as pinned asks for {degree} of 2 or more"
     return Problem(
         what=f"no legal plan of {model.name} uses all {cluster.devices} devices{pinned}",
         why=(

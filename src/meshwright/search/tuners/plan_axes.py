@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
+
+from meshwright.search.axes import ways
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import shardings_for
@@ -14,6 +17,7 @@ from meshwright.search.space import Space
 from meshwright.search.table import combinations, distinct_rows
 from meshwright.search.tuners.base import Forbidden, TrialAxis, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.shardings import SHARDINGS, grouped_shardings
 from meshwright.strategies.columns import OVERLAPS
 
@@ -92,6 +96,7 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Tr
         _words("cp_kind", legal, _above_one("cp", legal)),
         _numbers("ep", legal),
         _numbers("etp", legal),
+        _words("dispatcher", legal, _above_one("ep", legal), order=tuple(DISPATCHERS)),
         _words("tp_overlap", legal, _above_one("tp", legal), order=OVERLAPS),
         _numbers("vpp", legal),
         _words("schedule", legal, (When(axis="vpp", values=(1,)),)),
@@ -114,7 +119,7 @@ def _of_parents(axes: Iterable[TrialAxis]) -> Iterator[TrialAxis]:
 
 
 _TOGETHER: tuple[tuple[str, ...], ...] = (
-    *(("tp",), ("cp",), ("pp",), ("mbs",), ("ep",), ("etp",), ("tp_overlap",)),
+    *(("tp",), ("cp",), ("pp",), ("mbs",), ("ep",), ("etp",), ("dispatcher",), ("tp_overlap",)),
     *(("cp_kind",), ("vpp",), ("schedule",), ("recompute",), ("block_quarters",), ("sharding",), ("hsdp_ranks",)),
     *(("tp", "cp"), ("tp", "cp", "pp"), ("tp", "cp", "pp", "mbs"), ("tp", "cp", "cp_kind")),
     *(("pp", "ep"), ("tp", "cp", "pp", "ep"), ("pp", "ep", "etp"), ("tp", "cp", "pp", "ep", "etp")),
@@ -173,6 +178,19 @@ def _experts(grid: Grid) -> Iterator[Legal]:
         row: dict[str, Value] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
         yield "ep", ep, row
         yield "etp", etp, row
+    for name in dispatchers_of(grid):
+        yield "dispatcher", name, {}
+
+
+def dispatchers_of(grid: Grid) -> list[str]:
+    """Ways for tokens to reach experts that rows differ in; none where all have the same.
+
+    Args:
+        grid: all legal rows.
+    """
+    every = ways()
+    found = {every[way][0] for way in np.unique(grid.way[grid.ep > 1]).tolist()}
+    return sorted(found) if len(found) > 1 else []
 
 
 def _exchanges(grid: Grid) -> Iterator[Legal]:

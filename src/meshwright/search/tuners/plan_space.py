@@ -17,7 +17,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.limits import nothing_in_time
-from meshwright.search.axes import PLAIN_WAY, only_way, way_of, ways
+from meshwright.search.axes import PLAIN_WAY, WAY_AXES, Way, way_of, ways
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
@@ -31,6 +31,7 @@ from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, Tr
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
 from meshwright.search.tuners.tables import TableSpace
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
@@ -54,6 +55,7 @@ class PlanSpace(TableSpace):
     | tp, cp, pp, mbs, vpp | legal degrees; dp is what is left of the devices | always |
     | cp_kind | p2p, a2a, ag, `a2aN+p2p` for an inner degree N | cp > 1 |
     | ep, etp | legal expert degrees | the model has experts |
+    | dispatcher | of several that are named | ep > 1 |
     | tp_overlap | bulk, ring | tp > 1 |
     | schedule | of one chunk per worker | pp > 1 and vpp = 1 |
     | recompute | none, one selective, block, full | always |
@@ -81,7 +83,7 @@ class PlanSpace(TableSpace):
             raise UnsupportedError(problem, code="MW406")
         hot = (self.space.pinned("hot_experts") or ("kept",))[:1]
         fixed = {
-            "dispatcher": dispatchers[:1] or PLAIN_WAY[:1],
+            "dispatcher": dispatchers or PLAIN_WAY[:1],
             "ep_overlap": ("none",),
             "hot_experts": hot,
             "ep_order": (self.space.pinned("ep_order") or ("shared",))[:1],
@@ -172,6 +174,8 @@ class PlanSpace(TableSpace):
             "recompute": recompute,
             "sharding": choice.name,
         }
+        if point["ep"] != 1:
+            point["dispatcher"] = ways()[int(grid.way[row])][0]
         if recompute == "block":
             quarters = quarter_layers(self._factory, pp, vpp)
             point["block_quarters"] = next(q for q, k in quarters.items() if k == layers)
@@ -186,7 +190,7 @@ class PlanSpace(TableSpace):
         tp, cp, pp, vpp = (number[name] for name in ("tp", "cp", "pp", "vpp"))
         recompute, sharding = str(whole["recompute"]), str(whole["sharding"])
         quarters = quarter_layers(self._factory, pp, vpp) if recompute == "block" else {}
-        way = ways()[only_way(self.space)] if number["ep"] > 1 else PLAIN_WAY
+        way = self._way(str(whole.get("dispatcher", ""))) if number["ep"] > 1 else PLAIN_WAY
         return PlanRow(
             tp=tp,
             tensor=self._rows[0].tensor,
@@ -208,6 +212,15 @@ class PlanSpace(TableSpace):
             **recompute_fields(recompute),
             recompute_layers=quarters[int(whole["block_quarters"])] if quarters else 0,
         )
+
+    def _way(self, dispatcher: str) -> Way:
+        """To reach experts on other ranks, with a dispatcher that a point names or with the only one there is."""
+        fixed = dispatcher or str((self.space.pinned("dispatcher") or PLAIN_WAY)[0])
+        held = {axis: self.space.pinned(axis) or (word,) for axis, word in zip(WAY_AXES, PLAIN_WAY, strict=True)}
+        held["dispatcher"] = (fixed,)
+        if not DISPATCHERS[fixed].exchanges:
+            held["ep_order"] = PLAIN_WAY[3:]
+        return next(way for way in ways() if all(word in held[axis] for axis, word in zip(WAY_AXES, way, strict=True)))
 
     def evaluate(self, point: Point) -> Outcome:
         """Simulated step time of a plan; infeasible where a stage does not fit, as in the exact search."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_way, only_where_experts_spread, ways
+from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_in_groups, only_way, ways
 from meshwright.search.grid import Grid, grid_degrees
 from meshwright.search.legal_rows import context_levels
 from meshwright.search.shardings import Sharding
@@ -37,7 +37,7 @@ def stage_grid(
     """Legal degrees of every size, and the micro-batches that make up each wave."""
     rows: list[tuple[int, ...]] = []
     experts = _experts(model)
-    apart = len(experts) > 1 and only_where_experts_spread(space)
+    apart = len(experts) > 1 and only_in_groups(space, "ep")
     for size in sizes:
         for tp in _pinned(space, "tp", [d for d in divisors(size) if d <= most_tensor]):
             for cp in _pinned(space, "cp", divisors(size // tp) if size % tp == 0 else []):
@@ -97,10 +97,9 @@ def _experts(model: ModelSpec) -> list[int]:
 
 
 def _overlaps(tp: int, space: Space) -> list[int]:
-    if tp == 1:
-        return [OVERLAPS.index("bulk")]
     wanted = space.pinned("tp_overlap")
-    return [OVERLAPS.index(name) for name in ("bulk", "ring") if wanted is None or name in wanted]
+    named = ("bulk", "ring") if tp > 1 else ("bulk",)
+    return [OVERLAPS.index(name) for name in named if wanted is None or name in wanted]
 
 
 def _pinned(space: Space, axis: str, values: Iterable[int]) -> list[int]:
