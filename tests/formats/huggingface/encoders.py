@@ -81,6 +81,13 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         _encoder("mpnet", 768, 12, 12, vocab_size=30527, max_position_embeddings=514),
         109_518_527,
     ),
+    "roformer": (
+        _encoder("roformer", 768, 12, 12, vocab_size=50000, max_position_embeddings=1536),
+        124_197_968,
+    ),
+    "roberta-prelayernorm": (_encoder("roberta-prelayernorm", 768, 12, 12, vocab_size=50265), 124_698_201),
+    "bert-generation": (_encoder("bert-generation", 1024, 24, 16, vocab_size=50358), 354_452_662),
+    "layoutlm": (_encoder("layoutlm", 768, 12, 12, vocab_size=30522), 113_250_618),
     "nomic-bert": (_encoder("nomic_bert", 768, 12, 12, vocab_size=30528), 137_354_304),
     "gte-multilingual-base": (_encoder("gte", 768, 12, 12, vocab_size=250048), 306_210_496),
     "jina-embeddings-v3": (

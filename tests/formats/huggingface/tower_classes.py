@@ -55,6 +55,35 @@ JANUS = {
 """Counted without what makes images: `vqmodel` and `generation_*`."""
 
 UNTIED = {"tie_word_embeddings": False}
+MUSE: dict[str, Any] = {
+    "model_type": "muse_glimmer",
+    "text_config": {
+        "model_type": "muse_glimmer_text",
+        "hidden_size": 6656,
+        "intermediate_size": 19968,
+        "num_hidden_layers": 52,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 202048,
+        "max_position_embeddings": 131072,
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 13,
+        **UNTIED,
+    },
+    "vision_config": {"model_type": "muse_glimmer_vision"},
+}
+CLOVA: dict[str, Any] = {
+    "model_type": "hyperclovax_vision_v2",
+    "text_config": {
+        **SMALL,
+        "model_type": "hyperclovax",
+        "num_hidden_layers": 32,
+        "vocab_size": 32000,
+        "use_post_norm": True,
+        "tie_word_embeddings": True,
+    },
+    "vision_config": {"model_type": "qwen2_5_vl_vision", "hidden_size": 3584, "out_hidden_size": 3584},
+}
 STEP: dict[str, Any] = {
     "model_type": "step3p7",
     "text_config": {
@@ -92,6 +121,8 @@ QWEN3_OMNI = {
 QWEN3_OMNI["text_config"] |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 768}
 
 CLASSES: dict[str, tuple[dict[str, Any], int]] = {
+    "muse-glimmer-30b": (MUSE, 29_776_626_688),
+    "hyperclovax-vision-2": (CLOVA, 9_705_315_072),
     "llava-next": (_beside("llava_next", "llama", CLIP_L), 991_930_368),
     "idefics3": (_beside("idefics3", "llama", SIGLIP, scale_factor=2), 1_099_239_664),
     "smolvlm": (_beside("smolvlm", "llama", SIGLIP, scale_factor=4), 1_155_862_768),

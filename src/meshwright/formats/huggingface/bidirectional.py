@@ -165,6 +165,48 @@ def roberta(fields: Fields) -> ModelSpec:
     return replace(model, family="roberta", max_seq_len=max(1, model.max_seq_len - 2))
 
 
+def roberta_prelayernorm(fields: Fields) -> ModelSpec:
+    """RoBERTa with norms before the parts, and one behind the layers beside that of the head (fairseq, 2019)."""
+    model = bert(fields)
+    # A table row is as wide as the layers; so is what the weights and the shifts of a norm hold.
+    rows, longest = model.learned_positions + 2, max(1, model.max_seq_len - 2)
+    return replace(model, family="roberta-prelayernorm", learned_positions=rows, max_seq_len=longest)
+
+
+def layoutlm(fields: Fields) -> ModelSpec:
+    """LayoutLM 1: BERT with tables of places and sizes on the page, and a pooler (Xu et al. 2019, arXiv 1912.13318)."""
+    model = bert(fields, family="layoutlm")
+    # Left, upper, width and height; each row is as wide as the layers, as what the pooler holds is.
+    rows = 4 * fields.whole("max_2d_position_embeddings", default=1024) + model.hidden + 1
+    return replace(model, learned_positions=model.learned_positions + rows)
+
+
+def roformer(fields: Fields) -> ModelSpec:
+    """RoFormer: BERT with rotary positions in a table as wide as a head (Su et al. 2021, arXiv 2104.09864)."""
+    width, hidden = fields.maybe("embedding_size"), fields.whole("hidden_size")
+    if width not in (None, hidden):
+        problem = Problem(
+            what=f"model {fields.name}: embedding_size is {width}",
+            why="embeddings of another width than the layers, and a matrix between them, cannot be planned here",
+            fix="RoFormer-Base, whose embeddings are as wide as its layers, can be",
+            field="embedding_size",
+        )
+        raise UnsupportedError(problem, code="MW402")
+    model = bert(fields, family="roformer", rotary=True)
+    rows = model.max_seq_len // fields.whole("num_attention_heads")
+    return replace(model, learned_positions=model.learned_positions + rows)
+
+
+def bert_generation(fields: Fields) -> ModelSpec:
+    """The decoder of BertGeneration: BERT whose tokens see earlier ones alone (Rothe et al. 2019, arXiv 1907.12461)."""
+    model = bert(fields, family="bert-generation", segments=0)
+    own = []
+    for layer in model.layers():
+        assert isinstance(layer.attention, Attention)
+        own.append(replace(layer, attention=replace(layer.attention, causal=True)))
+    return replace(model, runs=layer_runs(own), head_transform=False, final_norm=None, notes=())
+
+
 def distilbert(fields: Fields) -> ModelSpec:
     """DistilBERT: BERT of half the layers, without segments (Sanh et al. 2019, arXiv 1910.01108)."""
     shape = {

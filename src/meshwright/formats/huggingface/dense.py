@@ -131,6 +131,11 @@ gemma3n = Family(
     fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th", "gated_mlp": True},
     rule=_gemma3n,
 )
+muse_glimmer = Family(
+    title="Muse Glimmer",
+    defaults={"sliding_window": 2048},
+    fixed={"norms": 4, "output_gate": True},
+)
 vaultgemma = Family(
     title="VaultGemma", defaults={**_GEMMA, "sliding_window": 4096}, fixed={"slides": "even", "norms": 2}
 )

@@ -112,6 +112,39 @@ persimmon = Family(
     required=(),
     dropouts=("attention_dropout", "hidden_dropout"),
 )
+ctrl = Family(
+    title="CTRL",
+    spells={**gpt2.spells, "intermediate_size": ("dff",)},
+    defaults={"tie_word_embeddings": True, "resid_pdrop": 0.1},
+    fixed={**_PLAIN, **_BIASES, "multi_head": True, "lm_head_bias": True},
+    required=(),
+    dropouts=("resid_pdrop",),
+)
+openai_gpt = Family(
+    title="GPT-1",
+    spells=gpt2.spells,
+    defaults={"tie_word_embeddings": True, **_GPT2_DROPOUTS},
+    fixed={**_GPT2, "multi_head": True, "final_norm": False},  # norms stand behind the parts
+    required=(),
+    dropouts=("attn_pdrop", "resid_pdrop"),
+)
+
+
+def _gpt_neox_japanese(fields: Fields) -> Mapping[str, object]:
+    """MLPs so many times as wide as the stream; one bias, of the last layer's attention."""
+    hidden = fields.whole("hidden_size")
+    fields.remark(f"the bias behind the last layer's attention is left out: {hidden:,} parameters")
+    return {"intermediate_size": hidden * fields.whole("intermediate_multiple_size", default=4)}
+
+
+gpt_neox_japanese = Family(
+    title="GPT-NeoX-Japanese",
+    defaults={"tie_word_embeddings": True},
+    fixed={**_PLAIN, "qkv_bias": False, "out_bias": False, "mlp_bias": False, "multi_head": True},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+    rule=_gpt_neox_japanese,
+)
 gpt_neox = Family(
     title="GPT-NeoX and Pythia",
     defaults={"attention_bias": True, "parallel_block": True},

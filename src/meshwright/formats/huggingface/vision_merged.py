@@ -250,3 +250,40 @@ def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
         tables=2 * hidden,
     )
     return block.tower(layers, stream)
+
+
+def hyperclovax(fields: Fields, outer: Fields, text: int) -> Tower:
+    """HyperCLOVA X Vision 2: the tower of Qwen2.5-VL, and a matrix from its width to the text's.
+
+    Source: HyperCLOVAXVisionV2Model of transformers 5.23.0 (2026-11).
+    """
+    width = fields.whole("out_hidden_size", default=3584)
+    tower = qwen2_5_vl(fields, outer, width)
+    first, *others = tower.streams
+    assert first.images is not None
+    last = Projection(name="projector", inputs=width, outputs=text, bias=True, rate=first.images.merge**-2.0)
+    return replace(tower, streams=(replace(first, projector=(*first.projector, last)), *others))
+
+
+def muse_glimmer(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Muse Glimmer: LayerNorm, plain MLPs, a table of positions; most layers attend within windows, priced as whole.
+
+    Source: MuseGlimmerVisionModel and MuseGlimmerVisionAdapter of transformers 5.23.0 (2026-11).
+    """
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1536, layers=50, heads=16, width=8960)
+    patch, merge = fields.whole("patch_size", default=14), fields.whole("merge_size", default=2)
+    rows = fields.whole("pos_emb_height", default=32) * fields.whole("pos_emb_width", default=32)
+    frames = fields.whole("patch_temporal", default=2)
+    middle = outer.whole("projector_hidden_size", default=4096)
+    fields.done()
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    rate = merge**-2.0
+    adapter = two_matrices(hidden * merge**2, middle, middle, bias=False, rate=rate)
+    last = Projection(name="vision projection", inputs=middle, outputs=text, rate=rate)
+    stream = block.stream(
+        images=Images(patch=patch, merge=merge),
+        stem=(patch_matrix(3 * frames * patch * patch, hidden),),
+        projector=(*adapter, last),
+        tables=rows * hidden + 4 * hidden,
+    )
+    return block.tower(layers, stream, notes=("windows of attention in the tower are priced as attention to all",))
