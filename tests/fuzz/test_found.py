@@ -252,6 +252,14 @@ def test_a_damaged_gguf_asks_for_no_memory() -> None:
         config_of_gguf("model.gguf")
 
 
+@pytest.mark.parametrize("step_s", ["1e-308", "1e308"])
+def test_a_measured_step_of_no_time_in_reach_is_not_compared(step_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("measured.csv").write_text(samples.measured().replace(",1.42,", f",{step_s},", 1))
+    assert main(["validate", "measured.csv", "--json"]) == 0
+    overall = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["scores"]["time"][0]
+    assert overall["predicted"] == samples.measured().count(",True,\n") - 1
+
+
 def test_a_link_of_measured_rows_has_a_number_of_interfaces() -> None:
     assert fabric_bytes_per_s(f"{HUGE}x200Gb/s", 8) == fabric_bytes_per_s("200Gb/s", 8)
 

@@ -13,7 +13,7 @@ from meshwright.calibrate.chosen import choose_plan
 from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MeasuredStep, fit, spread_out
 from meshwright.errors import MeshwrightError, Problem, ViolationError
-from meshwright.formats.measured import campaign, contradiction, read_rows, read_run
+from meshwright.formats.measured import campaign, contradiction, in_reach, read_rows, read_run
 from meshwright.library.devices import device
 
 if TYPE_CHECKING:
@@ -100,11 +100,8 @@ def fit_runs(measured_csv: Sequence[str | Path], out_json: str | Path | None = N
 
 def measured_step(record: dict[str, str]) -> MeasuredStep | str:
     """A row as a step to fit to, or why not; empty for rows that are not meant to be scored."""
-    try:
-        measured_s = float(record.get("target_iter_time_s") or "nan")
-    except ValueError:
-        measured_s = float("nan")
-    if not 0 < measured_s < float("inf") or (record.get("usable") or "True").strip().lower() != "true":
+    measured_s = in_reach(record.get("target_iter_time_s"))
+    if measured_s is None or (record.get("usable") or "True").strip().lower() != "true":
         return ""
     if wrong := contradiction(record):
         return wrong

@@ -13,7 +13,7 @@ from pathlib import Path
 from meshwright.calibrate.chosen import choose_plan
 from meshwright.errors import MeshwrightError, Problem, ViolationError
 from meshwright.estimate.result import StageEstimate, StepEstimate
-from meshwright.formats.measured import MeasuredRun, model_or_none, read_rows, read_run
+from meshwright.formats.measured import MeasuredRun, in_reach, model_or_none, read_rows, read_run
 from meshwright.formats.writing import write_file
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
@@ -187,7 +187,7 @@ def compared_rows(
     """
     found = []
     for record, prediction in zip(records, predictions, strict=True):
-        target = _positive(record.get(METRICS[metric], ""))
+        target = in_reach(record.get(METRICS[metric], ""))
         if target is None or (record.get("usable") or "True").strip().lower() != "true":
             continue
         if metric == "time":
@@ -262,14 +262,6 @@ def named_model(name: str) -> ModelSpec | None:
     if "/" in name or "\\" in name or name.strip() in ("", "-", ".", "..") or os.path.lexists(name):
         return None
     return model_or_none(resolve, name)
-
-
-def _positive(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if 0 < value < float("inf") else None
 
 
 def _write(path: Path, predictions: Sequence[Prediction]) -> None:

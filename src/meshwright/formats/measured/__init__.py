@@ -14,7 +14,7 @@ from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.files import read_text
 from meshwright.formats.measured.model import ModelLookup, model_or_none
 from meshwright.formats.measured.plans import PossiblePlan
-from meshwright.formats.measured.record import REQUIRED, campaign, contradiction
+from meshwright.formats.measured.record import REQUIRED, campaign, contradiction, in_reach
 from meshwright.formats.measured.run import DeviceLookup, MeasuredRun, read_run
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "PossiblePlan",
     "campaign",
     "contradiction",
+    "in_reach",
     "model_or_none",
     "read_rows",
     "read_run",

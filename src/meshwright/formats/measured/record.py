@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
 AGREES = 0.25
 """How far the times of one row may be apart: rates are rounded, and averaged over other steps."""
+LEAST, MOST = 1e-9, 1e15
+"""Numbers of measured runs, whatever their unit: beyond them shares of a prediction are no numbers any more."""
 REQUIRED = ("id", "gpu", "n_gpus", "n_layers", "hidden", "seq_len", "global_batch_seqs")
 """Columns without which a file is not one of measured runs. All others may be absent."""
+
+
+def in_reach(text: str | None) -> float | None:
+    """A number that a run may have; None for all other text.
+
+    Args:
+        text: of a column.
+    """
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if LEAST <= value <= MOST else None
 
 
 class MeasuredRecord:
@@ -34,17 +48,13 @@ class MeasuredRecord:
         return self.all_text("notes", "recompute_detail")
 
     def number(self, name: str) -> float | None:
-        """The column as a number above 0, None where it is blank; anything else is a reason."""
+        """The column as a number in reach, None where it is blank; anything else is a reason."""
         text = self.text(name)
         if not text:
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            self.reasons.append(f"{name} {text[:40]!r} is not a number above 0")
-            return None
+        value = in_reach(text)
+        if value is None:
+            self.reasons.append(f"{name} {text[:40]!r} is not a number from {LEAST:g} to {MOST:g}")
         return value
 
     def whole(self, name: str) -> int | None:

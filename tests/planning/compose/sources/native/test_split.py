@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.sources.native.split import SplitStage, _Memory, _Sums
+from meshwright.planning.compose.sources.native.split import SplitStage, _Memory, _Sums, split_pipeline
 from meshwright.schedules import SCHEDULES
 from tests.planning.compose.test_composer import SMALL, asked
 
@@ -47,3 +49,26 @@ def test_no_more_micro_batches_are_in_flight_than_there_are(stage: SplitStage) -
     sums = _Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
     memory = _Memory.of(stage, sums, 0, 4, 2, 1)
     assert memory.bytes_[-1] == pytest.approx(sums.state_bytes[-1] + 2 * sums.kept_bytes[-1])
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+@pytest.mark.parametrize("micro_batches", [1, 2, 8])
+def test_what_follows_a_step_hides_behind_the_passes_of_other_chunks(
+    stage: SplitStage, chunks: int, micro_batches: int
+) -> None:
+    inputs = asked("4xH100,4xA100-80", 32, LAYERS)
+    kinds_before = ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before
+    options = stage.options
+    long = replace(options, sync_s=options.sync_s + 5 * (options.forward_s + options.backward_s))
+    stages = [replace(stage, options=long, limit_bytes=1e15)] * 2
+    made = split_pipeline(stages, kinds_before, wave=1, micro_batches=micro_batches, hops_s=[0.0], chunks=chunks)
+    assert made is not None
+    after_s = []
+    for place in range(2):
+        layers = sum(made.layers[chunk * 2 + place] for chunk in range(chunks))
+        after_s.append(layers * long.sync_s[0, 0] + long.sync_s[0, 1 + place])
+    # Of a chunk's last backwards, as many as stages or micro-batches, all but the last run beside other chunks' sums.
+    hidden = (chunks - 1) / chunks * (min(2, micro_batches) - 1)
+    assert made.sync_s == pytest.approx(
+        max(seconds - hidden * stage_s for seconds, stage_s in zip(after_s, made.stage_s, strict=True))
+    )
