@@ -146,3 +146,21 @@ def test_trainers_priced_under_stated_software_say_so(gpus: str) -> None:
     own, stated = (asked(model="llama-3.2-1b", gpus=gpus, lora="16", **more) for more in ({}, {"software": "unsloth"}))
     said = "all priced with the kernels and memory of unsloth, as stated"
     assert [any(said in why for why in one.verdict.why) for one in (own, stated)] == [False, True]
+
+
+@pytest.mark.parametrize("gpus", ["2xRTX4090", "1xH100,1xA100-80"])
+def test_trainers_that_do_not_run_on_the_stated_software_stand_beside_it_as_they_are(gpus: str) -> None:
+    question = {"model": "llama-3.2-1b", "gpus": gpus, "lora": "16"}
+    own, stated = asked(**question), asked(**question, software="torchtitan")
+    assert stated.workload.software == "torchtitan"
+    (said,) = (why for why in stated.verdict.why if why.startswith("trainer: torchtitan"))
+    assert "run on torchtitan, as stated; bridge, " in said
+    assert stated.trainers == own.trainers
+    (titan,) = (one for one in own.trainers if one.trainer == "torchtitan")
+    assert stated.best.estimate.step_time_s == titan.step_time_s
+
+
+def test_what_would_fit_under_the_stated_software_is_the_own_plan_of_a_trainer_of_it() -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        asked(model="llama-3.1-8b", gpus="1xRTX3060", lora="16", software="torchtitan")
+    assert "torchtitan" in str(refused.value)

@@ -255,7 +255,7 @@ def fine_tuned(
     if best is None:
         return None, tried
     answer = plan_set(best.inputs, best.plans, top=top, aim=aim, target=best.trainer)
-    named = trainer_reason(best.title, tried, job.software)
+    named = trainer_reason(best.title, [one.plan.trainer for one in tried], job)
     verdict = answer.verdict
     verdict = verdict_of(verdict.text, (*verdict.reasons, named), verdict.runner_up)
     return replace(answer, trainers=tuple(one.plan for one in tried), verdict=verdict), tried

@@ -11,7 +11,7 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.for_target import priced_as
+from meshwright.planning.for_target import priced_as, running
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.search import offer_of
 from meshwright.planning.objectives import Aim
@@ -31,6 +31,8 @@ class _Tried:
     search: MixedSearch | None = None
     """None where the trainer runs no plan that fits."""
     infeasible: InfeasibleError | None = None
+    beside: bool = False
+    """Whether it stands beside the answer alone: it does not run on the framework that the question states."""
 
 
 def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
@@ -50,7 +52,7 @@ def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> Pl
     trainers = tuple(one.plan for one in tried)
     found = _best(tried, aim)
     if found is None:
-        none_fits = next((one.infeasible for one in tried if one.infeasible is not None), None)
+        none_fits = next((one.infeasible for one in tried if one.infeasible is not None and not one.beside), None)
         if none_fits is not None:
             raise none_fits
         answer = plan_mixed(inputs, request, aim)
@@ -58,7 +60,7 @@ def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> Pl
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     best, search = found
     answer = search.answer()
-    named = trainer_reason(TARGETS[best.trainer].title, tried, request.job.software)
+    named = trainer_reason(TARGETS[best.trainer].title, [one.trainer for one in trainers], request.job)
     verdict = answer.verdict
     verdict = replace(verdict, why=(*verdict.why, reason_text(named)), reasons=(*verdict.reasons, named))
     return replace(answer, trainers=trainers, verdict=verdict)
@@ -108,16 +110,19 @@ def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | N
 def _tried(request: PlanRequest, aim: Aim) -> list[_Tried]:
     """What each trainer runs, or those that there was time for."""
     tried: list[_Tried] = []
+    as_stated = running(FINE_TUNING, request.job)
+    own = replace(request, job=replace(request.job, software=None))
     for trainer in each_a_part(FINE_TUNING):
         if tried and spent():
             break  # what was found until then is the answer
-        tried.append(_under(trainer, request, aim))
+        beside = trainer not in as_stated
+        tried.append(replace(_under(trainer, own if beside else request, aim), beside=beside))
     return tried
 
 
 def _best(tried: Sequence[_Tried], aim: Aim) -> tuple[TrainerPlan, MixedSearch] | None:
     """The best by the aim; None where no trainer runs a plan that fits."""
-    found = [(one.plan, one.search) for one in tried if one.search is not None]
+    found = [(one.plan, one.search) for one in tried if one.search is not None and not one.beside]
     return min(found, key=lambda pair: aim.rank(offer_of(pair[1].best)), default=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -149,6 +149,19 @@ def _stored_base(job: JobFields) -> str | None:
     with suppress(MeshwrightError):  # what is wrong is refused where the question is read
         return read_lora(job.lora).base
     return None
+
+
+def running(trainers: Sequence[str], job: JobFields) -> tuple[str, ...]:
+    """Trainers that run on the framework that a question states; all where it states none, or none of theirs.
+
+    Args:
+        trainers: names of targets.
+        job: of the question.
+    """
+    if job.software is None:
+        return tuple(trainers)
+    line, base = canonical(job.software).partition("@")[0], _stored_base(job)
+    return tuple(name for name in trainers if software_of(target_named(name), base) == line) or tuple(trainers)
 
 
 def software_of(target: Target, base: str | None) -> str:

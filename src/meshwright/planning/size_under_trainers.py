@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields, SpaceFields
-from meshwright.planning.for_target import priced_as
+from meshwright.planning.for_target import priced_as, running
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
 from meshwright.targets import FINE_TUNING
@@ -33,7 +33,7 @@ def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Siz
     best: Sized | None = None
     nearest: list[Sized] = []
     stopped, at_least = "", MOST_DEVICES
-    for trainer in FINE_TUNING:
+    for trainer in running(FINE_TUNING, job):
         if best is not None and (limit := spent()):
             stopped, at_least = limit, 1
             break

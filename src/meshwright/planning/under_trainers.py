@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
-from meshwright.planning.for_target import TIE, priced_as
+from meshwright.planning.for_target import TIE, priced_as, running
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import offers
@@ -21,6 +22,13 @@ from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.watching import each_a_part
 from meshwright.targets import TARGETS
+
+if TYPE_CHECKING:
+    from meshwright.planning.repair.leanest import Leanest
+    from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.model import ModelSpec
+    from meshwright.specs.row import PlanRow
+    from meshwright.specs.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,8 @@ class UnderTrainer:
     plan: TrainerPlan
     searched: Searched | None = None
     """None where the trainer cannot be asked; without a plan where nothing fits."""
+    beside: bool = False
+    """Whether it stands beside the answer alone: it does not run on the framework that the question states."""
 
 
 def under_trainers(
@@ -95,33 +105,46 @@ def under_trainers(
     """
     # The best is the simplest of those that tie; a measured run may stand anywhere.
     near = 1.0 + TIE if best_alone and aim == QUICKEST and job.calibration is None else math.inf
-    # Some trainers differ in nothing that a search depends on.
+    # Some trainers differ in nothing that a search, or the plan of least memory, depends on.
     searching = partial(
         one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=cache(search)
     )
+
+    @cache
+    def priced(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:
+        from meshwright.planning.repair.leanest import priced_row  # most questions have plans that fit
+
+        return priced_row(row, model, cluster, workload)
+
     found: list[UnderTrainer] = []
+    as_stated = running(trainers, job)
     for name in each_a_part(trainers):
         if found and spent():
             break  # what was found until then is the answer
-        found.append(_under(name, job, searching, usual_devices))
+        beside = name not in as_stated
+        one = _under(name, replace(job, software=None) if beside else job, searching, usual_devices, priced)
+        found.append(replace(one, beside=beside))
     return tuple(found)
 
 
 def best_trainer(found: Sequence[UnderTrainer], aim: Aim) -> Searched | None:
-    """The trainer of the best plan, the first of equals; None where none runs any that fits."""
-    able = [one.searched for one in found if one.searched is not None and one.plan.fits]
+    """The trainer of the best plan on the framework that is stated, the first of equals; None where none fits."""
+    able = [one.searched for one in found if one.searched is not None and one.plan.fits and not one.beside]
     return min(able, key=lambda one: aim.rank(offers(one.plans.found)[0]), default=None)
 
 
-def trainer_reason(best: str, found: Sequence[object], software: str | None) -> Reason:
+def trainer_reason(best: str, found: Sequence[str], job: JobFields) -> Reason:
     """Whose plan an answer is.
 
     Args:
         best: title of the trainer.
-        found: under each trainer.
-        software: that the question states, with whose kernels and memory all of them are priced; None for their own.
+        found: names of the trainers that were asked.
+        job: the question; trainers that do not run on the framework it states are priced under their own.
     """
-    stated = {} if software is None else {"software": software}
+    stated: dict[str, object] = {}
+    if job.software is not None:
+        as_stated = running(found, job)
+        stated = {"software": job.software, "own": [name for name in found if name not in as_stated]}
     return Reason.of("trainer", title=best, trainers=len(found), **stated)
 
 
@@ -133,7 +156,8 @@ def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceF
         asked: the question of no trainer.
         limits: of the search.
     """
-    tried = [(one.plan.peak_memory_bytes or 0.0, one.searched) for one in found if one.searched is not None]
+    asked_of = [one for one in found if not one.beside]
+    tried = [(one.plan.peak_memory_bytes or 0.0, one.searched) for one in asked_of if one.searched is not None]
     if not tried:
         return None
     _, least = min(tried, key=lambda pair: pair[0])
@@ -141,7 +165,11 @@ def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceF
 
 
 def _under(
-    trainer: str, job: JobFields, searching: Callable[..., OneKindPlans], usual_devices: int | None
+    trainer: str,
+    job: JobFields,
+    searching: Callable[..., OneKindPlans],
+    usual_devices: int | None,
+    priced: Callable[..., Leanest | None],
 ) -> UnderTrainer:
     """A search for one trainer."""
     try:
@@ -155,7 +183,7 @@ def _under(
     from meshwright.planning.repair.leanest import leanest  # most questions have plans that fit
 
     assert plans.space is not None
-    tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space)
+    tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space, priced)
     if not tried:
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why="it runs no plan of this job"))
     line, estimate = tried[0].row.format(), tried[0].estimate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,7 +51,13 @@ class Leanest:
         return kinds["activations"] + kinds["transient"]
 
 
-def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space) -> list[Leanest]:
+Priced = Callable[[PlanRow, ModelSpec, ClusterSpec, Workload], Leanest | None]
+"""The plan of a row; None where its degrees are not legal."""
+
+
+def leanest(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, priced: Priced | None = None
+) -> list[Leanest]:
     """The plans of a space with the lowest memory bounds, the one that needs the least memory first.
 
     Args:
@@ -59,7 +65,9 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
         cluster: decides the degrees.
         workload: the step.
         space: pinned axes hold here too; of several values of what is away, the one that moves the most.
+        priced: `priced_row`, or the same that keeps what it has priced.
     """
+    priced = priced or priced_row
     try:
         space = offload_spaces(tensor_spaces(space)[0], cluster, workload)[-1]
     except InputError:
@@ -80,7 +88,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
         for row in _lean_settings(plain, space, factory):
             if found and spent():
                 break
-            lean = priced_row(row, model, cluster, workload)
+            lean = priced(row, model, cluster, workload)
             if lean:
                 found.append(lean)
     return sorted(found, key=lambda lean: lean.over_bytes)

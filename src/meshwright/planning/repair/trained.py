@@ -27,11 +27,12 @@ def trained_by_some(
         space_for: the search space for a number of devices.
         model: with adapters.
         workload: the step.
-        software_given: the framework was stated, and prices whatever any trainer runs.
+        software_given: the framework was stated, and prices whatever any trainer runs where it is the own of none.
     """
     base = model.lora.base if model.lora is not None else None
     named = [TARGETS[name] for name in FINE_TUNING]
-    trainers = [one for one in named if software_given or software_of(one, base) == workload.software]
+    trainers = [one for one in named if software_of(one, base) == workload.software.partition("@")[0]]
+    trainers = named if software_given and not trainers else trainers
 
     def refuses(job: Job) -> tuple[Problem, ...]:
         first: tuple[Problem, ...] = ()

@@ -224,8 +224,17 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
 """Why devices are idle, by the reason's `why`."""
 
 
-def _as_stated(software: str | None) -> str:
-    return f", all priced with the kernels and memory of {software}, as stated" if software else ""
+def _trainer(facts: Mapping[str, Any]) -> str:
+    software, own = facts.get("software"), facts.get("own", ())
+    if own:
+        others = (
+            f"{', '.join(own)} run{'s' * (len(own) == 1)} on other software and stand{'s' * (len(own) == 1)} beside it"
+        )
+        said = f"the best of those that run on {software}, as stated; {others}"
+    else:
+        said = f"with the best plan of {facts['trainers']} trainers"
+        said += f", all priced with the kernels and memory of {software}, as stated" if software else ""
+    return f"trainer: {facts['title']}, {said}; --target NAME asks another"
 
 
 SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -235,10 +244,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "host": _host,
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
-    "trainer": lambda facts: (
-        f"trainer: {facts['title']}, with the best plan of {facts['trainers']} trainers"
-        f"{_as_stated(facts.get('software'))}; --target NAME asks another"
-    ),
+    "trainer": _trainer,
     "run by": _run_by,
     "unequal pipelines": lambda facts: (
         "pipelines of unequal shape: composed in addition to the search of equal ones; no framework known here runs "
