@@ -14,6 +14,8 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import seeing
@@ -34,6 +36,19 @@ _FOUR_BITS = {
     for suffix in ("", "-single")
 }
 _STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
+
+
+def usual_modules(model: ModelSpec) -> str:
+    """Modules with adapters where nobody names them: attention alone where every MLP is experts; empty for all linear.
+
+    Of programs that look for linear modules themselves: experts of a layer are tensors there, and no modules.
+
+    Source: find_all_linear_modules of llamafactory 0.9.5, find_all_linear_names of axolotl 0.19.0 (2026-11).
+    """
+    text = [kind for kind in model.kinds() if not kind.stream]
+    plain = all(isinstance(kind.attention, Attention) for kind in text)
+    sparse = all(kind.mlp.routed_experts and not getattr(kind.mlp, "shared_ffn_hidden", 0) for kind in text)
+    return "q_proj,k_proj,v_proj,o_proj" if plain and sparse else ""
 
 
 def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:

@@ -246,6 +246,7 @@ TARGET = OneStrategyTarget(
     beyond=_beyond,
     write=_files,
     start=_start,
+    adapters=adapters.usual_modules,
     read=read,
     notes=seeing.NOTES,
     recognised=recognised,

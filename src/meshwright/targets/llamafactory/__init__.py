@@ -298,6 +298,7 @@ TARGET = OneStrategyTarget(
             when=lambda plan: plan.strategy.offload.tier == "nvme",
         ),
     ),
+    adapters=adapters.usual_modules,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: {**nodes(launch), **by_flags(launch.words), **by_equals(launch.words)},
