@@ -319,7 +319,7 @@ class SpaceSearch:
         if not len(open_rows):
             self.count_slow(plans)
             return
-        block = Block(sketch.rows.take(open_rows), sketch.build(self.factory))
+        block = Block(sketch.taken(open_rows), sketch.build(self.factory))
         self.price(block, block.allowed, plans, self.beat_s)
         self.queue.simulate(rounds=1)
         self._tell()

@@ -132,7 +132,8 @@ def explore_outlines(run: Asking, grid: Grid, row: Int[np.ndarray, "rows"]) -> N
         good = one.bound_s * (1.0 - ROUNDING) <= run.time_to_beat_s
         run.count_slow(int(one.plans[~good].sum()))
         if good.any():
-            sketch = sketched(priced.rows(one, one.row[good]), run.factory, one.schedule, one.v)
+            rows, numbers = priced.rows(one, one.row[good])
+            sketch = sketched(rows, numbers, run.factory, one.schedule, one.v)
             run.price_sketch(sketch)
 
 
@@ -146,8 +147,8 @@ class _Priced:
             self.wanted.setdefault(self._key(one), []).append(one)
         self.made: dict[tuple[int, int, int], tuple[Int[np.ndarray, "rows"], PricedRows]] = {}
 
-    def rows(self, one: Outline, row: Int[np.ndarray, "rows"]) -> PricedRows:
-        """Rows of an outline, by number in the grid."""
+    def rows(self, one: Outline, row: Int[np.ndarray, "rows"]) -> tuple[PricedRows, Int[np.ndarray, "rows"]]:
+        """Priced rows, and the numbers there of rows of an outline, which are by number in the grid."""
         key = self._key(one)
         if key not in self.made:
             limit_s = self.run.time_to_beat_s
@@ -157,7 +158,7 @@ class _Priced:
             rows = PricedRows(grid, run.factory, run.model, run.hardware, run.workload, run.space, sections=key[2])
             self.made[key] = numbers, rows
         numbers, rows = self.made[key]
-        return rows.take(np.searchsorted(numbers, row))
+        return rows, np.searchsorted(numbers, row)
 
     def _key(self, one: Outline) -> tuple[int, int, int]:
         first = one.row[0]

@@ -96,6 +96,9 @@ class PricedRows:
         part = copy(self)
         for name in ("plans_of_rows", "shardings", "table", "per_parameter", "least_per_parameter"):
             part.__dict__.pop(name, None)
+        if "table" in self.__dict__:
+            # Choices that apply to none of the rows that are left are legal on none of them.
+            part.shardings, part.table = self.shardings, self.table.of_rows(index)
         part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
         part.boundary = self.boundary.take(index)
         part.groups = self.groups.take(index)

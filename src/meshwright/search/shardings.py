@@ -177,6 +177,15 @@ class ShardingTable:
         """
         return self._picked(lambda values: values[choice, row][:, None])
 
+    def of_rows(self, index: Int[np.ndarray, "picked"]) -> ShardingTable:
+        """The same choices on some rows.
+
+        Args:
+            index: of them.
+        """
+        columns = self._picked(lambda values: values[:, index])
+        return ShardingTable(choices=self.choices, legal=self.legal[:, index], columns=columns)
+
     def every(self, choices: slice, row: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """Columns of shape choices x picked x 1.
 

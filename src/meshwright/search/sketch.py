@@ -16,15 +16,18 @@ from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.paths import Template
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import ShapeTables
-from meshwright.shapes import Bool, Float
+from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.workload import Workload
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Sketch:
-    """The shapes of one schedule and number of chunks on priced rows of one (pp, m)."""
+    """The shapes of one schedule and number of chunks on some priced rows of one (pp, m)."""
 
     rows: PricedRows
+    """Those rows among others."""
+    row: Int[np.ndarray, "rows"]
+    """Their numbers there."""
     schedule: Schedule
     v: int
     recomputes: list[tuple[str, int]]
@@ -41,7 +44,15 @@ class Sketch:
     @property
     def plans(self) -> int:
         """Rows x shapes x the shardings of each row."""
-        return int((self.rows.plans_of_rows * self.allowed.sum(axis=1)).sum())
+        return int((self.rows.plans_of_rows[self.row] * self.allowed.sum(axis=1)).sum())
+
+    def taken(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
+        """Some of its rows, the others left behind.
+
+        Args:
+            index: of them.
+        """
+        return self.rows.take(self.row[index])
 
     def build(self, factory: ShapeFactory) -> ShapeTables:
         """The shapes."""
@@ -66,14 +77,17 @@ def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Ite
                 rows.grid, factory, factory.model, rows.hardware, workload, rows.space, sections=sections
             )
         if factory.recomputes(p, v, schedule):
-            yield sketched(priced[sections], factory, schedule, v)
+            yield sketched(priced[sections], np.arange(rows.grid.rows), factory, schedule, v)
 
 
-def sketched(rows: PricedRows, factory: ShapeFactory, schedule: Schedule, v: int) -> Sketch:
+def sketched(
+    rows: PricedRows, row: Int[np.ndarray, "rows"], factory: ShapeFactory, schedule: Schedule, v: int
+) -> Sketch:
     """The shapes of one schedule.
 
     Args:
         rows: of one (pp, m), priced in the schedule's sections.
+        row: which of them, by number.
         factory: of the search.
         schedule: that recomputes in some way.
         v: chunks per worker.
@@ -81,11 +95,12 @@ def sketched(rows: PricedRows, factory: ShapeFactory, schedule: Schedule, v: int
     p, m = int(rows.grid.pp[0]), int(rows.grid.m[0])
     recomputes = factory.recomputes(p, v, schedule)
     templates = [factory.template(schedule, p, v, *recompute) for recompute in recomputes]
-    bound_s = np.stack([_bound_s(template, m, rows) for template in templates], axis=1)
+    bound_s = np.stack([_bound_s(template, m, rows, row) for template in templates], axis=1)
     pairing = np.array([pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes])
-    allowed = ~rows.grid.paired[:, None] | pairing
+    allowed = ~rows.grid.paired[row, None] | pairing
     return Sketch(
         rows=rows,
+        row=row,
         schedule=schedule,
         v=v,
         recomputes=recomputes,
@@ -94,12 +109,12 @@ def sketched(rows: PricedRows, factory: ShapeFactory, schedule: Schedule, v: int
     )
 
 
-def _bound_s(template: Template, m: int, rows: PricedRows) -> Float[np.ndarray, " rows"]:
+def _bound_s(template: Template, m: int, rows: PricedRows, row: Int[np.ndarray, "rows"]) -> Float[np.ndarray, " rows"]:
     costs = rows.costs
     length_s = (
-        costs.forward_s @ template.forward(m).T
-        + costs.backward_s @ template.backward(m).T
-        + costs.weight_gradient_s @ template.weight(m).T
-        + rows.boundary.transfer_s[:, None] * template.transfers
+        costs.forward_s[row] @ template.forward(m).T
+        + costs.backward_s[row] @ template.backward(m).T
+        + costs.weight_gradient_s[row] @ template.weight(m).T
+        + rows.boundary.transfer_s[row, None] * template.transfers
     )
     return np.asarray(length_s.max(axis=1))
