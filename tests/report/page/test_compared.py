@@ -63,7 +63,7 @@ def test_a_choice_of_plans_stays_on_a_phone(shown: Shown) -> None:
         phone = browser.new_page(viewport={"width": 390, "height": 844})
         phone.goto(f"{address}#view=compare")
         phone.wait_for_selector(".beside-steps section:nth-of-type(2) canvas")
-        assert phone.locator("#view select").count() == 1
+        assert phone.locator("#view label select").count() == 1
         assert phone.evaluate("() => document.documentElement.scrollWidth") <= 390
         whole_s = max(one.estimate.step_time_s for one in longer.plans[:2])
         assert phone.inner_text(".pipeline-window >> nth=0").endswith(f" of {seconds(whole_s)}")

@@ -13,8 +13,18 @@ export const series = (at) => `var(--series-${(at % 4) + 1})`;
 // Stages: those that follow each other are far apart in hue, by the golden angle.
 export const stage = (at, of) => `hsl(${Math.round(of > 6 ? 205 + 137.5 * at : 205 + (360 * at) / Math.max(of, 1)) % 360} 55% var(--stage-lightness))`;
 
-// What a variable is at this moment, for canvas: "var(--ink)" gives "rgb(26, 29, 33)".
+// What a variable is at this moment, for canvas: "var(--ink)" gives "rgb(26, 29, 33)". It is looked up once a theme.
+const known = new Map();
+let knownOf = null;
 export function computed(colour) {
+  const theme = `${document.documentElement.dataset.theme ?? ""} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+  if (theme !== knownOf) known.clear();
+  knownOf = theme;
+  if (!known.has(colour)) known.set(colour, looked(colour));
+  return known.get(colour);
+}
+
+function looked(colour) {
   const probe = document.createElement("span");
   probe.style.color = colour;
   probe.hidden = true;

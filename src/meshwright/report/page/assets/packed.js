@@ -3,9 +3,15 @@
 const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array };
 
 export async function unpacked({ columns, deflated }) {
-  const packed = Uint8Array.from(atob(deflated), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const whole = await new Response(stream).arrayBuffer();
+  const letters = atob(deflated);
+  const packed = new Uint8Array(letters.length);
+  for (let at = 0; at < letters.length; at++) packed[at] = letters.charCodeAt(at);
+  const stream = new DecompressionStream("deflate");
+  const writer = stream.writable.getWriter();
+  // Where the bytes are broken, the reader says so.
+  writer.write(packed).catch(() => {});
+  writer.close().catch(() => {});
+  const whole = await new Response(stream.readable).arrayBuffer();
   const found = {};
   let at = 0;
   for (const [name, type, length] of columns) {

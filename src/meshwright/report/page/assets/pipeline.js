@@ -57,8 +57,8 @@ function tilesOf(step) {
   return { pixels, plain, bands, idle, paper: word(paper), edge: word(mixed(paper, ink, 0.28)), paperColour: paper };
 }
 
-// host: an element that has a width. Returns what the view steers it by.
-export function pipelineCanvas(host, step, { height = rowHeight(step.workers), gap = height > 12 ? 4 : 1, span = null, onView = () => {}, onPick = () => {} } = {}) {
+// host: an element that has a width. `opening(width)` is the window that is drawn first. Returns what the view steers it by.
+export function pipelineCanvas(host, step, { height = rowHeight(step.workers), gap = height > 12 ? 4 : 1, span = null, opening = null, onView = () => {}, onPick = () => {} } = {}) {
   const base = document.createElement("canvas");
   const over = document.createElement("canvas");
   for (const canvas of [base, over]) canvas.setAttribute("aria-hidden", "true");
@@ -86,6 +86,10 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
       canvas.style.height = `${whole}px`;
     }
     image = context.createImageData(base.width, base.height);
+    if (opening) {
+      within(...opening(state.width));
+      opening = null;
+    }
     draw();
   }
 
@@ -361,11 +365,14 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   function redrawOver() {
     overlay();
   }
-  function show(from, to) {
+  function within(from, to) {
     const least = Math.max(end * 1e-7, 1e-12);
     const wide = Math.min(Math.max(to - from, least), end);
     shown.from = Math.min(Math.max(0, from), end - wide);
     shown.to = shown.from + wide;
+  }
+  function show(from, to) {
+    within(from, to);
     redraw();
   }
   const zoom = (factor, around = (shown.from + shown.to) / 2) => show(around - (around - shown.from) * factor, around + (shown.to - around) * factor);

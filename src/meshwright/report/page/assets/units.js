@@ -2,10 +2,14 @@
 
 const GIB = 2 ** 30;
 
+// Made once: a formatter takes longer to make than to format a thousand numbers.
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 9 });
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
 export function significant(number, digits = 3) {
   if (!Number.isFinite(number)) return "–";
   if (number === 0) return "0";
-  return Number(number.toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 9 });
+  return GROUPED.format(Number(number.toPrecision(digits)));
 }
 
 export function seconds(time) {
@@ -44,7 +48,7 @@ export function count(number) {
   for (const [scale, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"]]) {
     if (Math.abs(number) >= scale) return `${significant(number / scale)} ${letter}`;
   }
-  return number.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return WHOLE.format(number);
 }
 
 export const rate = (bytesPerSecond) => `${significant(bytesPerSecond / 1e9)} GB/s`;

@@ -19,7 +19,7 @@ export const exposedOf = (shares) => EXPOSED.reduce((sum, name) => sum + (shares
 const gutterColour = (name) => (name === "bubble" ? "var(--sunken)" : name === "optimizer" ? spanColour("optimizer") : part(name));
 
 // keep: is told the window as a text, moved: as { from, to }; heights: what `pipelineCanvas` takes.
-export async function pipelineFigure(root, data, { keep = null, moved = null, heights = {} } = {}) {
+export async function pipelineFigure(root, data, { keep = null, moved = null, heights = {}, opening = null } = {}) {
   const step = await stepOf(data);
   const status = html("p", { class: "unseen", "aria-live": "polite" });
   const about = html("p", { class: "pipeline-window muted" });
@@ -41,6 +41,7 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
   const strips = [];
   const canvas = pipelineCanvas(host, step, {
     ...heights,
+    opening: opening && ((width) => opening(step, width)),
     onView: (shown) => {
       strips.forEach((strip) => strip(shown));
       about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(heights.span ?? step.end_s)}`;
@@ -251,7 +252,15 @@ export const view = {
     root.append(bar);
     let opens = null;
     const keep = page.set ? (text) => page.set("window", text === opens ? null : text) : null;
-    const figure = await pipelineFigure(root, data, { keep: throttled(keep) });
+    const window_ = page.get?.("window")?.match(/^([\d.e-]+?)-([\d.]+(?:e-?\d+)?)$/);
+    const figure = await pipelineFigure(root, data, {
+      keep: throttled(keep),
+      opening: (step, width) => {
+        const first = firstShown(step, width);
+        opens = windowText(0, first);
+        return window_ ? [Number(window_[1]), Number(window_[2])] : [0, first];
+      },
+    });
     const { step, canvas, about } = figure;
     const button = (text, deed, more = {}) => html("button", { type: "button", class: "button", onclick: deed, ...more }, text);
     const critical = button("Critical path", () => toggle(), { "aria-pressed": "false" });
@@ -270,11 +279,6 @@ export const view = {
       ...EXPOSED.filter((name) => data.workers.some(({ shares }) => shares[name])).map((name) => ({ name: PARTS[name], key: name, show: (share) => percent(share ?? 0), number: true })),
       { name: "optimizer", key: "optimizer", show: (share) => percent(share ?? 0), number: true }, { name: "bubble", key: "bubble", show: percent, number: true },
     ], data.workers.map(({ name, shares }) => ({ name, ...shares })), { title: "Shares of the step by stage" });
-    const window_ = page.get?.("window")?.match(/^([\d.e-]+?)-([\d.]+(?:e-?\d+)?)$/);
-    const first = opening(step, canvas.state.width);
-    opens = windowText(0, first);
-    if (window_) canvas.show(Number(window_[1]), Number(window_[2]));
-    else if (first < step.end_s) canvas.show(0, first);
     root.pipeline = canvas;
   },
 };
@@ -291,7 +295,7 @@ const windowText = (from, to) => `${from.toPrecision(5)}-${to.toPrecision(5)}`;
 
 // What is shown first, in seconds from the start: the whole step where its tasks can be told apart, or where there are so
 // many stages that only the whole has a shape; else the part in which the pipeline fills, with tasks that can be seen.
-function opening(step, width) {
+function firstShown(step, width) {
   const tasks = step.count / step.workers;
   const shown = width / SEEN;
   if (tasks <= 3 * shown || shown < 3 * step.workers) return step.end_s;
