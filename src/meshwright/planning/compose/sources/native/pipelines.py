@@ -33,7 +33,8 @@ A pace at which every stage holds whole chunks is up to so much longer than the 
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
 """Likewise of one division of the islands, of which there are many."""
-
+PARTED, PARTED_WITHIN = 24, 1.15
+"""Quickest pipelines whose first or last island is also tried at both ends, and times the best that they take."""
 
 USUAL_CHUNKS = tuple(range(1, MOST_CHUNKS + 1))
 MORE_CHUNKS = (1, *range(MOST_CHUNKS + 1, 2 * MOST_CHUNKS + 1))
@@ -120,9 +121,29 @@ class NativePipelines:
             picks = self.promising(use, bisected=self.effort.bisected)
             stage_sequences = [] if picks is None else self._in_every_order(use, picks)
             found = self._split_while_good(stage_sequences, self.effort.split)
-            found.sort(key=lambda one: one.step_s(self.islands.workload.global_batch / one.wave))
-            self._found[use] = found
+            found.sort(key=self._step_s)
+            self._found[use] = sorted([*found, *self._at_both_ends(found[:PARTED])], key=self._step_s)
         return self._found[use]
+
+    def _step_s(self, one: SplitPipeline) -> float:
+        """Of the whole batch."""
+        return one.step_s(self.islands.workload.global_batch / one.wave)
+
+    def _at_both_ends(self, found: Sequence[SplitPipeline]) -> list[SplitPipeline]:
+        """Pipelines with some stages of the first island behind the last, or the other way round, where quicker.
+
+        Embedding and head take memory, time and gradients that layers between them do not: of two kinds of device one
+        may be the better place for both.
+        """
+        made = []
+        for one in found:
+            own_s = self._step_s(one)
+            if own_s > PARTED_WITHIN * self._step_s(found[0]):
+                break
+            near_s = max(one.stage_s) / one.chunks
+            parted = (self._split_exactly(stages, one.wave, one.chunks, near_s) for stages in _parted(one.stages))
+            made += [other for other in parted if other is not None and self._step_s(other) < own_s]
+        return _distinct(made)
 
     def paced_all(self, uses: Sequence[Use], picks: Sequence[SequencePicks]) -> list[list[PlacedSequence]]:
         """Stage sequences of many uses of the same groups, whose pace is searched together; the quickest of each first.
@@ -283,7 +304,14 @@ class NativePipelines:
                 limit_bytes=self.islands.limit_bytes(part.group),
             )
             stages += [one] * int(stage_sequences.stages[number, place])
-        wave = int(stage_sequences.wave[number])
+        chunks = int(stage_sequences.chunks[number])
+        near_s = float(stage_sequences.pace_s[number]) / chunks
+        return self._split_exactly(stages, int(stage_sequences.wave[number]), chunks, near_s)
+
+    def _split_exactly(
+        self, stages: Sequence[SplitStage], wave: int, chunks: int, near_s: float
+    ) -> SplitPipeline | None:
+        """The layers over these stages; arguments as `split_pipeline`."""
         self.islands.counts["pipelines split"] += 1
         found = split_pipeline(
             stages,
@@ -291,8 +319,8 @@ class NativePipelines:
             wave=wave,
             micro_batches=max(1, self.islands.workload.global_batch // wave),
             hops_s=[self.islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
-            chunks=int(stage_sequences.chunks[number]),
-            near_s=float(stage_sequences.pace_s[number]) / int(stage_sequences.chunks[number]),
+            chunks=chunks,
+            near_s=near_s,
         )
         ahead = self.islands.model.tower_layers
         if found is None or not ahead:
@@ -310,6 +338,17 @@ class NativePipelines:
 def use_of(parts: Iterable[IslandPart]) -> Use:
     """The parts in their one order."""
     return tuple(sorted(parts, key=lambda part: part.group))
+
+
+def _parted(stages: tuple[SplitStage, ...]) -> Iterator[tuple[SplitStage, ...]]:
+    """Orders in which the first or the last island has one, half or all but one of its stages at the other end."""
+    runs = [len(tuple(same)) for _, same in itertools.groupby(stage.island for stage in stages)]
+    if stages[0].island == stages[-1].island:
+        return
+    for moved in sorted({1, runs[0] // 2, runs[0] - 1} & {*range(1, runs[0])}):
+        yield (*stages[moved:], *stages[:moved])
+    for moved in sorted({1, runs[-1] // 2, runs[-1] - 1} & {*range(1, runs[-1])}):
+        yield (*stages[-moved:], *stages[:-moved])
 
 
 def _few_orders(count: int) -> Iterator[tuple[int, ...]]:

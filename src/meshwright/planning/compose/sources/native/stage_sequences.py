@@ -7,7 +7,8 @@ it can be.
     its step           (m + (S - 1) / v) tau
 
 All stage sequences through the same islands are bisected together.
-Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
+Restrictions made for speed: a pipeline enters an island once (the quickest are also tried with one at both ends, in
+`pipelines`), and all its stages there are equal but for their layers.
 """
 
 from __future__ import annotations
