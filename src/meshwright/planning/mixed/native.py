@@ -28,6 +28,7 @@ from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.groups_alone import GroupsAlone
+from meshwright.planning.mixed.groups_as_one import plans_of_groups_as_one
 from meshwright.planning.mixed.idle_devices import LeavingOut, numbers_of_devices
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.more_chunks import MoreChunks
@@ -150,6 +151,8 @@ class NativeSource:
         found += self._idle.leaving_out(parts, best_s)
         found += self._chunks.quicker(parts, found)
         found += self._near(found)
+        if list(parts) == self.whole and len(parts) > 1 and not spent():
+            found += plans_of_groups_as_one(self.cluster, self._over)
         return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
 
     def _near(self, found: Sequence[PricedPlan]) -> list[PricedPlan]:
@@ -246,6 +249,10 @@ class NativeSource:
         found.sort(key=_step_s)
         others = (other for one in found[:RESTATED] for other in self._of_other_ways(one, launcher.space))
         return sorted([*(one for one in others if not launcher.refuses(self._job(one.plan))), *found], key=_step_s)
+
+    def _over(self, cluster: ClusterSpec) -> NativeSource:
+        """The same question on another cluster."""
+        return NativeSource(replace(self.inputs, cluster=cluster), self.space_for, self.effort, pinned=self.pinned)
 
     def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
         """The bound of the parts counted as one group; arguments as `StageSource.least_of_equal_ranks_s`."""
