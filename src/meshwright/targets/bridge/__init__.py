@@ -81,6 +81,8 @@ if __name__ == "__main__":
 def _refused(job: Job) -> tuple[Problem, ...]:
     if len(job.plan.pipelines) > 1:
         return (unequal_pipelines(TITLE, job),)
+    if job.model.settings.seen_by is not None:
+        return tuple(_model_problems(job))
     told = lora.wholly_trained(job)
     written = megatron.translate(told, shape_said=True)
     return (
