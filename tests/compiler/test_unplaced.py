@@ -44,12 +44,35 @@ def test_what_names_no_devices_stays_as_it_is() -> None:
     assert unplaced(closed, differentiated=True) is closed
 
 
-def test_a_rule_that_knows_ranks_is_not_differentiated_again() -> None:
-    @partial(jax.shard_map, mesh=MESH, in_specs=P("data"), out_specs=P("data"))
+@jax.custom_jvp
+def doubled(x: Any) -> Any:
+    return 2 * x
+
+
+@doubled.defjvp
+def _slope_of_all(given: Any, changes: Any) -> Any:
+    return doubled(*given), jax.lax.psum(2 * changes[0], "data")
+
+
+def test_a_rule_that_asks_other_ranks_is_not_differentiated_again() -> None:
+    @partial(jax.shard_map, mesh=MESH, in_specs=P("data"), out_specs=P())
     def ruled(x: Any) -> Any:
-        return jax.nn.relu(x)
+        return jax.lax.psum(doubled(x), "data")
 
     with pytest.raises(NotStaged, match=r"derivative of its own: tests/compiler/test_unplaced.py:\d+ \(.*ruled\)"):
         unplaced(jax.make_jaxpr(ruled)(X), differentiated=True)
     found = unplaced(jax.make_jaxpr(ruled)(X), differentiated=False)
-    np.testing.assert_array_equal(core.jaxpr_as_fun(found)(X)[0], jax.nn.relu(X))
+    np.testing.assert_allclose(core.jaxpr_as_fun(found)(X)[0], ruled(X), rtol=1e-6)
+
+
+def of_one_rank(x: Any) -> Any:
+    return jax.nn.relu(x) + jax.nn.silu(x) * jax.nn.logsumexp(x, -1, keepdims=True) - jax.lax.pmean(x.mean(), "data")
+
+
+@pytest.mark.parametrize("fun", [jax.nn.relu, of_one_rank])
+def test_a_rule_of_one_rank_is_differentiated_as_it_stands(fun: Any) -> None:
+    ruled = jax.shard_map(fun, mesh=MESH, in_specs=P("data"), out_specs=P("data"))
+    found = unplaced(jax.make_jaxpr(ruled)(X), differentiated=True)
+    assert not {"shard_map"} & {eqn.primitive.name for eqn in found.jaxpr.eqns}
+    slope = jax.grad(lambda x: (core.jaxpr_as_fun(found)(x)[0] ** 2).sum())(X)
+    np.testing.assert_allclose(slope, jax.grad(lambda x: (ruled(x) ** 2).sum())(X), rtol=1e-5, atol=1e-6)

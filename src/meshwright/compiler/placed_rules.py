@@ -5,16 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import jax
+from jax._src.config import _check_vma
+from jax._src.core import extend_axis_env_nd
 from jax.extend import core, linear_util
-from jax.sharding import AbstractMesh, use_abstract_mesh
+from jax.sharding import AbstractMesh, AxisType, use_abstract_mesh
 
+from meshwright.compiler.inline import programs_of
 from meshwright.compiler.users_mesh import mesh_of_user
 
 _NONE = AbstractMesh((), ())
+_RANK: ContextVar[Mapping[str, Any] | None] = ContextVar("rules_of_a_rank", default=None)
+"""Parameters of the `shard_map` whose equations are read."""
+
+_TYPES = ("pvary", "pcast")
+"""Equations of types that only `shard_map` knows."""
 
 Retraced = Callable[[core.ClosedJaxpr], core.ClosedJaxpr]
 """What reads a program without the types and equations that name a mesh."""
@@ -30,12 +38,73 @@ def rules_unplaced(params: Mapping[str, Any], retraced: Retraced) -> dict[str, A
     return {key: _RULES[key](held, retraced) if key in _RULES else held for key, held in params.items()}
 
 
+@contextmanager
+def rules_of_rank(params: Mapping[str, Any]) -> Iterator[None]:
+    """While it is open, rules that are read are those of one rank of a `shard_map`.
+
+    Args:
+        params: of the `shard_map`.
+    """
+    token = _RANK.set(params)
+    try:
+        yield
+    finally:
+        _RANK.reset(token)
+
+
+def is_of_one_rank(eqn: core.JaxprEqn, params: Mapping[str, Any]) -> bool:
+    """Whether the rule of a function inside a `shard_map` is known to ask no other rank.
+
+    Args:
+        eqn: with a rule of its own.
+        params: of the `shard_map`.
+    """
+    if eqn.primitive.name != "custom_jvp_call":
+        return False
+    rule, count = eqn.params["jvp_jaxpr_fun"], len(eqn.invars)
+    try:
+        with _traced_as_rank(params):
+            jaxpr, *_ = rule.call_wrapped(*[False] * count)
+    except Exception:
+        return False
+    return not _asks_others(jaxpr)
+
+
+def _asks_others(jaxpr: core.Jaxpr) -> bool:
+    """Whether an equation at any depth names an axis, but to say that its values differ along it."""
+    return any(
+        (eqn.primitive.name not in _TYPES and any(_names_axis(eqn.params.get(key)) for key in ("axes", "axis_name")))
+        or any(map(_asks_others, programs_of(eqn)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _names_axis(held: Any) -> bool:
+    return isinstance(held, str) or (isinstance(held, tuple) and any(isinstance(one, str) for one in held))
+
+
+@contextmanager
+def _traced_as_rank(params: Mapping[str, Any] | None) -> Iterator[None]:
+    if params is None:
+        yield
+        return
+    mesh, manual = params["mesh"], params["newly_manual_axes"]
+    kinds = dict.fromkeys(manual, AxisType.Manual)
+    sizes = [(name, size) for name, size in mesh.shape.items() if name in manual]
+    with (
+        extend_axis_env_nd(sizes),
+        use_abstract_mesh(mesh.abstract_mesh.update_axis_types(kinds)),
+        _check_vma(params["check_vma"]),
+    ):
+        yield
+
+
 def _forward(rule: Any, retraced: Retraced) -> Any:
     """A rule that is kept as a function of which operands change; it returns a program, its constants and more."""
-    around, mesh = copy_context(), mesh_of_user()
+    around, mesh, rank = copy_context(), mesh_of_user(), _RANK.get()
 
     def read(*zeros: Any) -> tuple[Any, ...]:
-        with _traced_under(mesh):
+        with _traced_under(mesh), _traced_as_rank(rank):
             jaxpr, consts, *rest = rule.call_wrapped(*zeros)
         with use_abstract_mesh(_NONE):
             made = around.copy().run(retraced, core.ClosedJaxpr(jaxpr, consts))

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, Sharding
 from meshwright.compiler.inline import CALLS, programs_of
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.named_axes import ALONE, is_alone
-from meshwright.compiler.placed_rules import rules_unplaced
+from meshwright.compiler.placed_rules import is_of_one_rank, rules_of_rank, rules_unplaced
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
@@ -94,22 +94,24 @@ def unplaced(
         # vmap with named axes makes such sums, too.
         return core.ClosedJaxpr(_summed(closed.jaxpr), closed.consts) if _holds(closed.jaxpr, _sums) else closed
     if differentiated:
-        _check_rules(closed.jaxpr, inside=False)
+        _check_rules(closed.jaxpr)
     with mesh_aside(), _with_alone(alone):
         made = _traced(partial(_evaluated, closed.jaxpr, consts=closed.consts), closed.jaxpr.invars)
     return core.ClosedJaxpr(_summed(made.jaxpr), made.consts)
 
 
-def _check_rules(jaxpr: core.Jaxpr, *, inside: bool) -> None:
+def _check_rules(jaxpr: core.Jaxpr, inside: Mapping[str, Any] | None = None) -> None:
     for eqn in jaxpr.eqns:
-        if inside and eqn.primitive.name in RULES:
+        if inside is not None and eqn.primitive.name in RULES:
+            if is_of_one_rank(eqn, inside):
+                continue
             line = line_of(eqn)
             raise NotStaged(Problem(
                 what="a shard_map holds a function with a derivative of its own" + (f": {line}" if line else ""),
                 why="the rule is written for its ranks", fix="the same without shard_map", field="shard_map",
             ))  # fmt: skip
         for inner in programs_of(eqn):
-            _check_rules(inner, inside=inside or eqn.primitive.name == "shard_map")
+            _check_rules(inner, eqn.params if eqn.primitive.name == "shard_map" else inside)
 
 
 def _holds(jaxpr: core.Jaxpr, asked: Callable[[core.JaxprEqn], bool]) -> bool:
@@ -234,9 +236,9 @@ def _on_blocks(params: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
     run: Callable[..., Any] = partial(_evaluated, params["jaxpr"])
     for name in reversed(axes):
         run = jax.vmap(run, in_axes=0, out_axes=0, axis_name=name, axis_size=sizes[name])
-    return [
-        _joined(result, _entries(spec), axes) for result, spec in zip(run(*blocks), params["out_specs"], strict=True)
-    ]
+    with rules_of_rank(params):
+        results = run(*blocks)
+    return [_joined(result, _entries(spec), axes) for result, spec in zip(results, params["out_specs"], strict=True)]
 
 
 def _entries(spec: Any) -> list[tuple[str, ...]]:
