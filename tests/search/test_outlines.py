@@ -41,6 +41,23 @@ EXPERTS = SmallSpace(
         ("schedule", SCHEDULES),
     ),
 )
+ORDERS = replace(
+    EXPERTS,
+    name="experts in any order",
+    pins=tuple(
+        (
+            dict(EXPERTS.pins)
+            | {
+                "sharding": ("z0", "z1", "z3", "fsdp"),
+                "dispatcher": ("alltoall",),
+                "ep_overlap": ("none",),
+                "ep_order": ("shared", "first"),
+                "offload": ("none",),
+                "tensor": ("1d",),
+            }
+        ).items()
+    ),
+)
 PIPELINES = replace(CATALOGUE, pins=tuple((dict(CATALOGUE.pins) | {"schedule": SCHEDULES}).items()))
 
 
@@ -110,6 +127,15 @@ def test_rows_stand_for_every_way_until_the_best_of_them_is_too_slow() -> None:
     several = np.where(least.ep > 1, len(ways), 1)
     assert (np.repeat(together_s, several) <= apart_s * (1 + 1e-12)).all()
     assert int(run._plans_of_row(least, ways).sum()) == int(run._plans_of_row(every).sum())
+
+
+def test_outlines_stand_for_as_many_plans_as_their_rows() -> None:
+    _, sketched = schedule_spaces(Space(pins=ORDERS.pins, opened=("schedule",)), ORDERS.model)
+    run = SpaceSearch(ORDERS.model, ORDERS.cluster, ORDERS.workload, sketched, 3, pareto=False)
+    grid = build_grid(ORDERS.model, ORDERS.workload, ORDERS.cluster.devices, sketched)
+    assert grid.first.any()
+    found = sum(int(one.plans.sum()) for one in outlines(run, grid, np.arange(grid.rows)))
+    assert found == int(run._plans_of_row(grid).sum())
 
 
 def columns(grid: object) -> list[list[int]]:

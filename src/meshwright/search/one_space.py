@@ -37,7 +37,7 @@ from meshwright.search.priced_rows import PricedRows, priced_together
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
-from meshwright.search.shardings import keeps_order, shardings_for
+from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import of_each_pair, per_pair
 from meshwright.search.watching import SpaceWatch, found, watcher
@@ -198,7 +198,11 @@ class SpaceSearch:
         shardings = per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         paired, first = (grid.paired, grid.first) if ways is None else (paired_ways(ways), first_ways(ways))
         both = per_pair(grid.pp, grid.m, self.factory.count_paired) if paired.any() else shapes
-        ordered = per_pair(grid.dp, grid.cp, self._ordered_shardings) if first.any() else shardings
+        ordered = (
+            per_pair(grid.dp, grid.cp, lambda dp, cp: ordered_shardings(dp, cp, self.space))
+            if first.any()
+            else shardings
+        )
         if ways is None:
             return np.where(paired, both, shapes) * np.where(first, ordered, shardings)
         each = [
@@ -206,10 +210,6 @@ class SpaceSearch:
             for beside, before in zip(paired.tolist(), first.tolist(), strict=True)
         ]
         return np.where(grid.ep > 1, sum(each), shapes * shardings)
-
-    def _ordered_shardings(self, dp: int, cp: int) -> int:
-        """Data-parallel choices of a data and context degree whose gradients may leave behind exchanges of tokens."""
-        return sum(keeps_order(choice.name) for choice in shardings_for(dp, cp, self.space))
 
     def opened(self, grid: Grid) -> Iterator[OpenRows]:
         """Rows with the shapes that fit them, the best of their plans simulated as they are explored.

@@ -20,7 +20,7 @@ from meshwright.search.fitting import ROUNDING, Fitting
 from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.grid import Grid
 from meshwright.search.priced_rows import PricedRows
-from meshwright.search.shardings import shardings_for
+from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.sketch import Sketch, sketched
 from meshwright.search.space import Space
 from meshwright.search.table import of_each_pair, per_pair
@@ -83,6 +83,9 @@ def outlines(run: Asking, grid: Grid, row: Int[np.ndarray, "rows"]) -> list[Outl
     fittings: dict[int, Fitting] = {}
     found, here_grid = [], grid.take(row)
     choices = per_pair(here_grid.dp, here_grid.cp, lambda dp, cp: len(shardings_for(dp, cp, run.space)))
+    if here_grid.first.any():
+        names = per_pair(here_grid.dp, here_grid.cp, lambda dp, cp: ordered_shardings(dp, cp, run.space))
+        choices = np.where(here_grid.first, names, choices)
     paired = here_grid.paired
     host_s = np.broadcast_to(0.0 if run.bounds is None else run.bounds.host_update_s, grid.rows)[row]
     for p, m, here in of_each_pair(here_grid.pp, here_grid.m):
@@ -137,8 +140,13 @@ def explore_outlines(run: Asking, grid: Grid, row: Int[np.ndarray, "rows"]) -> N
             run.price_sketch(sketch)
 
 
+PRICED_AT_ONCE = 1 << 16
+"""Rows that are kept priced for other outlines: a quarter of a gigabyte for a model of a dozen kinds of items."""
+
+
 class _Priced:
-    """Rows priced when they are first asked for, together with others of the same sections."""
+    """Rows priced when they are first asked for, together with others of the same sections; those that were not asked
+    for longest make room for others."""
 
     def __init__(self, run: Asking, grid: Grid, every: list[Outline]) -> None:
         self.run, self.grid = run, grid
@@ -155,9 +163,11 @@ class _Priced:
             wanted = [other.row[other.bound_s * (1.0 - ROUNDING) <= limit_s] for other in self.wanted[key]]
             numbers = np.unique(np.concatenate(wanted))
             run, grid = self.run, self.grid.take(numbers)
+            while self.made and sum(len(kept) for kept, _ in self.made.values()) + len(numbers) > PRICED_AT_ONCE:
+                self.made.pop(next(iter(self.made)))
             rows = PricedRows(grid, run.factory, run.model, run.hardware, run.workload, run.space, sections=key[2])
             self.made[key] = numbers, rows
-        numbers, rows = self.made[key]
+        numbers, rows = self.made[key] = self.made.pop(key)
         return rows, np.searchsorted(numbers, row)
 
     def _key(self, one: Outline) -> tuple[int, int, int]:

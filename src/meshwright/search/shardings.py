@@ -57,6 +57,17 @@ def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     )
 
 
+def ordered_shardings(dp: int, cp: int, space: Space) -> int:
+    """Data-parallel choices of a data and context degree whose gradients may leave behind exchanges of tokens.
+
+    Args:
+        dp: data ranks.
+        cp: context ranks.
+        space: pinned axes.
+    """
+    return sum(keeps_order(choice.name) for choice in shardings_for(dp, cp, space))
+
+
 def keeps_order(choice: str) -> bool:
     """Whether exchanges of tokens may go before gradients: those of sharded weights leave layer by layer, in no order.
 
