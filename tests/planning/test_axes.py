@@ -83,6 +83,12 @@ def test_schedules() -> None:
     assert len(space(schedule="all").pinned("schedule") or ()) >= 3
 
 
+@pytest.mark.parametrize(("name", "axis"), [("weipipe", "sharding"), ("2d", "tensor"), ("move-experts", "dispatcher")])
+def test_a_method_that_is_no_schedule_is_refused_with_its_own_axis(name: str, axis: str) -> None:
+    with pytest.raises(InputError, match=f"--pin {axis}={name}"):
+        space(schedule=name)
+
+
 def test_wrong_names_and_values_come_together() -> None:
     with pytest.raises(InputError) as caught:
         space(pin=["tpp=8", "sharding=z9", "tp=0"], forbid=["vpq", "schedule"], schedule="zbq")

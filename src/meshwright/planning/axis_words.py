@@ -130,6 +130,15 @@ def _wrong_value(axis: str, text: str, verb: str) -> Problem:
     )
 
 
+def _of_another_axis(name: str) -> tuple[Problem, ...]:
+    """A name that is no schedule and a value of another axis: weights of WeiPipe go round under any schedule."""
+    axis = next((one.name for one in AXES.values() if name in one.values()), None)
+    if axis is None:
+        return ()
+    what, why = f"unknown schedule {name!r}", f"it is a value of {axis}"
+    return (Problem(what=what, why=why, fix=f"say --pin {axis}={name}", field="schedule"),)
+
+
 def schedules_of(
     named: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES, *, tries: bool = False
 ) -> list[str]:
@@ -143,7 +152,7 @@ def schedules_of(
             try:
                 schedule = schedule_named(name[:80])
             except MeshwrightError as error:
-                problems += error.problems
+                problems += _of_another_axis(name) or error.problems
                 continue
             if schedule.name in allowed:
                 bare = tries and name in known_names()
