@@ -249,6 +249,15 @@ def test_weights_kept_in_fp32_beside_adapters_are_all_of_the_model() -> None:
     assert held[1] - held[0] == pytest.approx(2 * frozen / 8, rel=0.01)
 
 
+def test_shards_in_fp32_are_cast_before_they_are_gathered() -> None:
+    transient = []
+    for base in ("", ",base=fp32"):
+        fields = {"lora": f"r=8,dropout=0.1{base}", "software": "pytorch-eager-no-sync"}
+        found = mw.estimate("llama-2-70b", "dp8.fsdp.mbs8.gbs256.rc-full", "8xH200", seq_len=2048, **fields)
+        transient.append(dict(found[0].estimate.fullest.memory_bytes)["transient"])
+    assert transient[0] == pytest.approx(transient[1], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("lora", "what"), [("r=16,base=nf4", "--weight-dtype fp32 with base=nf4"), (None, "weight_dtype is fp32 with")]
 )

@@ -18,7 +18,7 @@ from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
-from meshwright.specs.tuning import BITSANDBYTES
+from meshwright.specs.tuning import BITSANDBYTES, MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
@@ -72,6 +72,8 @@ class ItemCosts:
     frozen_dense_bytes: Float[np.ndarray, "rows items"]
     """Of weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "rows items"]
+    frozen_gathered: Float[np.ndarray, "rows items"]
+    """Share of those bytes that ranks gather: FSDP2 casts shards to the format of products before it gathers them."""
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
     query_bytes: Float[np.ndarray, "rows items"]
@@ -185,6 +187,8 @@ def item_costs(
             parts["dense_parameters"][:, number] -= head.dense_parameters
             parts["dense_tensors"][:, number] -= head.dense_tensors
             parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
+    # Source: FSDPParam.all_gather_inputs of torch/distributed/fsdp/_fully_shard/_fsdp_param.py (2.13, 2026).
+    parts["frozen_gathered"][:] = MADE_AGAIN_BYTES / STORED_BYTES["fp32"] if stored == "fp32" else 1.0
     return ItemCosts(**parts)
 
 

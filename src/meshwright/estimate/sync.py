@@ -91,7 +91,7 @@ def layer_sync(
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats.
-        frozen_bytes: of dense and expert weights that are not trained, gathered as they are stored.
+        frozen_bytes: of dense and expert weights that are not trained, as they are gathered.
 
     Returns:
         Exposed seconds; zero where weights are not sharded.
@@ -310,7 +310,10 @@ def sync_layers(
         sharding,
         network,
         workload,
-        frozen_bytes=(np.maximum(costs.frozen_dense_bytes, 0.0), costs.frozen_expert_bytes),
+        frozen_bytes=(
+            np.maximum(costs.frozen_dense_bytes, 0.0) * costs.frozen_gathered,
+            costs.frozen_expert_bytes * costs.frozen_gathered,
+        ),
     )
     if not workload.sequence_lengths:
         return found
