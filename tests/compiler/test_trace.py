@@ -38,8 +38,8 @@ TWO = descent(lambda w, x: (x @ w).mean())
         (lambda w, x: (x[::-1] @ w).var(), "rev mixes samples"),
         (lambda w, x: (jnp.sort(x, 0) @ w)[:3].mean(), "sort mixes samples"),
         (
-            lambda w, x: jnp.tanh((x @ w - (x @ w).mean(0)) @ w.T @ w).var(),
-            "statistics of the batch are used with its samples",
+            lambda w, x: jax.lax.scan(lambda h, _: (jnp.tanh(h - h.mean(0)) @ w.T @ w, None), x @ w, length=2)[0].var(),
+            "in the midst of a loop",
         ),
         (lambda w, x: (jax.lax.pad(x, 0.0, ((1, -1, 0), (0, 0, 0))) @ w).mean(), "pad mixes samples"),
         (lambda w, x: (jnp.cumsum(x, 0) @ w).mean(), "cumsum mixes samples"),

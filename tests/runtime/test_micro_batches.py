@@ -84,7 +84,7 @@ def test_samples_that_meet_layer_by_layer_are_kept_there_alone() -> None:
 
     own = [jnp.asarray(np.random.RandomState(place).randn(16, 16) / 4) for place in range(4)]
     given = jnp.asarray(np.random.RandomState(9).randn(512, 16))
-    assert peak_bytes(4) < 0.8 * peak_bytes(1)
+    assert peak_bytes(4) < 0.9 * peak_bytes(1)
     with jax_precision("fp64"):
         one = mw.LocalPipeline(num_stages=1, num_micro_batches=4)
         wide = jax.tree.map(lambda one: one.astype(jnp.float64), (own, given))
