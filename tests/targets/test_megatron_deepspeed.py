@@ -83,7 +83,10 @@ def test_the_stage_of_zero_is_edited_where_it_is_written(tmp_path: Path) -> None
     assert row is not None
     fix = script_fix(source, source.read(), wanted, row, any_estimate())
     assert not fix.why_not
-    assert [(one.option, one.old, one.new) for one in fix.changes] == [("--zero-stage", "1", "2")]
+    first, *others = [(one.option, one.old, one.new) for one in fix.changes]
+    assert first == ("--zero-stage", "1", "2")
+    # The script describes a small model, and the plan is of another.
+    assert ("--num-layers", "4", "32") in others
 
 
 def test_experts_stand_in_every_second_layer_and_tokens_go_to_one() -> None:

@@ -24,6 +24,7 @@ from meshwright.library.calibration import calibration
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.config_fix import config_fix
+from meshwright.planning.file_fix import ScriptFix
 from meshwright.planning.fused_loss import at_once, switch_of
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_format import format_of
@@ -34,7 +35,7 @@ from meshwright.planning.plan_source import measured_plan, question_beside_train
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
-from meshwright.planning.script_fix import ScriptFix, script_fix
+from meshwright.planning.script_fix import script_fix
 from meshwright.planning.violation import Violation, too_large
 from meshwright.planning.violation_place import at_their_lines
 from meshwright.records import plain
@@ -164,7 +165,9 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     )
     if launch.questions:
         return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
-    fix = _fix(editable, launch, report) if editable is not None else None
+    own = question.job if question.plan is not None else None
+    fix = _fix(editable, launch, report, own) if editable is not None else None
+    fix = fix if fix is None or fix.changes or fix.why_not else None
     if request.fix and request.output is not None and fix is not None and fix.text:
         _write(fix, Path(request.output))
     return replace(report, violations=at_their_lines(report.violations, source, launch), launch=launch, fix=fix)
@@ -291,8 +294,15 @@ def _of_whole_logits(rule: JobRule, job: Job) -> tuple[Problem, ...]:
     return rule(at_once(job))
 
 
-def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> ScriptFix | None:
-    """The better plan in the user's script; where there is none, the quickest repair."""
+def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport, own: Job | None) -> ScriptFix | None:
+    """The better plan in the user's script; where there is none, the quickest repair, else its own plan said rightly.
+
+    Args:
+        source: the user's files.
+        launch: what was read of them.
+        report: on them.
+        own: the plan that they say; None where they say none.
+    """
     inputs = report.inputs
     assert isinstance(inputs, JobInputs)
     job = report.better.job if report.better is not None else None
@@ -301,6 +311,8 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
         row = parse_row(report.repairs[0].name, **given, schedules=known_names())
         plan = expand(row, inputs.model, inputs.workload.seq_len)
         job = Job(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload.with_batch(row.gbs), plan=plan)
+    if job is None and any(violation.code in ("OPTIONS", "MODEL") for violation in report.violations):
+        job = own  # the plan is right, and what is around it is not
     if job is None:
         return None
     wanted = row_of(job.plan, job.model)

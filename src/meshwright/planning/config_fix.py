@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.planning.file_fix import ScriptFix, unified
+from meshwright.planning.key_changes import ABSENT, KeyChange, differences, edited_files, text_of_value
 from meshwright.planning.launch_source import LaunchSource
-from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
-from meshwright.planning.trainer_option_names import MODELS
+from meshwright.planning.launch_workload import usable
+from meshwright.planning.script_fix import read_back
 from meshwright.specs.job import Job
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import PLAN_FILE
-
-_ABSENT = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyChange:
-    """A key that another plan sets otherwise."""
-
-    file: str
-    path: str
-    new: Any
-    old: Any = _ABSENT
-    """`_ABSENT` where the file does not have it."""
-    whole: bool = False
-    """The table around it goes too: the other plan has no such table."""
-
-    def told(self, now: LaunchFile) -> OptionChange:
-        place = next((said.place for said in (*now.said, *now.unpriced) if said.option == self.path), "")
-        old, new = (None if value is _ABSENT else _text(value) for value in (self.old, self.new))
-        return OptionChange(option=self.path, old=old, new=new, place=place)
 
 
 def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estimate: StepEstimate) -> ScriptFix:
@@ -69,11 +49,11 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     compared = {name: theirs[own] for name, own in names.items() if own in theirs}
     wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
     read = {said.option for said in (*now.said, *wanted.said)}
-    changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
+    changes = [change for name, text in compared.items() for change in differences(source, name, text, read)]
     first = edited_files(source, changes) if now.row is None else ""
     if not isinstance(first, str):  # what says no plan was not read to its end
         read |= {said.option for said in source.reading(first).said}
-        changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
+        changes = [change for name, text in compared.items() for change in differences(source, name, text, read)]
     settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]
@@ -103,7 +83,7 @@ def rewritten(
     edited = edited_files(source, changes)
     if isinstance(edited, str):
         # Keys that the user's version does not have may not be needed.
-        fewer = [one for one in changes if one.old is not _ABSENT or not isinstance(edited_files(source, [one]), str)]
+        fewer = [one for one in changes if one.old is not ABSENT or not isinstance(edited_files(source, [one]), str)]
         less = edited_files(source, fewer)
         if not isinstance(less, str) and say_the_same(source.reading(less), wanted):
             changes, edited = fewer, less
@@ -113,7 +93,7 @@ def rewritten(
         told = tuple(change.told(now) for change in changes)
         return replace(fix, changes=told, why_not=edited)
     kept = source.target.left_out
-    for change in [one for one in changes if one.new is not _ABSENT or one.path not in kept]:
+    for change in [one for one in changes if one.new is not ABSENT or one.path not in kept]:
         without = [other for other in changes if other is not change]
         smaller = edited_files(source, without)
         if not isinstance(smaller, str) and say_the_same(source.reading(smaller), wanted):
@@ -125,7 +105,7 @@ def rewritten(
     beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
     beside += tuple((name, files[name]) for name in added)
     before = {**source.files, **dict.fromkeys(added, "")}
-    diff = "".join(masked(line, secret_names(source.text)) for line in _diff(before, files))
+    diff = "".join(unified(before, files))
     return replace(
         fix,
         changes=told,
@@ -142,9 +122,9 @@ def _in_script(script: str, changes: list[KeyChange], now: LaunchFile) -> Iterat
     written = [change for change in changes if change not in given]
     if written:
         called = ((now.spelled.get(change.path, f"--{change.path}"), change.new) for change in written)
-        yield f"in {script} write {' '.join(f'{flag} {_text(new)}' for flag, new in called)}"
+        yield f"in {script} write {' '.join(f'{flag} {text_of_value(new)}' for flag, new in called)}"
     if given:
-        said = ", ".join(f"{change.path} {_text(change.new)}" for change in given)
+        said = ", ".join(f"{change.path} {text_of_value(change.new)}" for change in given)
         yield f"what --set said of the program becomes {said}"
 
 
@@ -170,40 +150,9 @@ def _alike_named(
     return theirs, replace(source, files={**source.files, **added}), tuple(added)
 
 
-def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[KeyChange]:
-    """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
-    before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
-    if before is None or after is None:
-        return
-    for path in dict.fromkeys((*before.values, *after.values)):
-        old, new = before.values.get(path, _ABSENT), after.values.get(path, _ABSENT)
-        above = path.rpartition(".")[0]
-        whole = new is _ABSENT and above != "" and not any(key.startswith(f"{above}.") for key in after.values)
-        if path in read and old != new and path not in MODELS:
-            yield KeyChange(file=name, path=path, old=old, new=new, whole=whole)
-
-
-def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, str] | str:
-    """The files with these changes; or what cannot be changed in place."""
-    files, missed = dict(source.files), []
-    for change in changes:
-        keys = source.target.edited(change.file, files[change.file])
-        removed = change.new is _ABSENT
-        text = None
-        if keys is not None:
-            gone = change.path.rpartition(".")[0] if change.whole else change.path
-            text = keys.without(gone) if removed else keys.with_value(change.path, change.new)
-        if text is None and removed and keys is not None and change.path not in keys.values:
-            continue  # its table went before it
-        if text is None:
-            missed.append(change.path)
-        else:
-            files[change.file] = text
-    return f"{', '.join(missed)} cannot be changed in place" if missed else files
-
-
 def say_the_same(one: LaunchFile, other: LaunchFile) -> bool:
     """Whether two files say one plan."""
+    one = usable(one)
     if one.row is None or other.row is None or one.questions:
         return False
     workload = {name: value for name, value in one.workload.items() if other.workload.get(name) != value}
@@ -211,15 +160,6 @@ def say_the_same(one: LaunchFile, other: LaunchFile) -> bool:
     fewer = {problem.what for problem in one.problems} - {problem.what for problem in other.problems}
     # A plan's line does not tell exposed tensor traffic from the usual kind.
     workload |= {"tp_overlap": ""} if one.row.tp > 1 and one.row.tp_overlap != other.row.tp_overlap else {}
-    return one.row.format() == other.row.format() and one.layout == other.layout and not workload and not fewer
-
-
-def _diff(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    for name, text in after.items():
-        yield from difflib.unified_diff(
-            before[name].splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-        )
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)[:60]
+    counted = one.started in (None, other.started)
+    alike = one.row.format() == other.row.format() and one.layout == other.layout
+    return alike and counted and not workload and not fewer

@@ -20,6 +20,7 @@ from meshwright.planning.fused_loss import with_pieces
 from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.launch_model import model_trained, with_stored_weights
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
+from meshwright.planning.launch_workload import usable
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.tuned import with_targets_there
@@ -63,7 +64,7 @@ def script_question(
     which = None
     if cluster is None:
         flags, which = _for_devices(launch, flags)
-    flags = with_stored_weights(flags)
+    flags = usable(with_stored_weights(flags))
     if flags.row is None and not flags.said and not flags.workload and not flags.questions and flags.problems:
         raise InputError(flags.problems, code="MW231")
     asks = [*flags.questions, *([which] if which is not None else [])]
@@ -80,7 +81,7 @@ def script_question(
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
     if asked.model is not None or "name" in flags.model:  # else the options describe it themselves
-        violations += _shape_differs(inputs.model, flags.model)
+        violations += shape_differs(inputs.model, flags.model)
     violations += _name_differs(inputs.model, flags.model.get("name"))
     if flags.row is None:
         question = PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes)
@@ -230,7 +231,7 @@ def _counts(multiple: int) -> Iterator[int]:
     yield from dict.fromkeys([*usual, *(multiple * times for times in _TIMES)])
 
 
-def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:
+def shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:
     """Options that describe another model than the one named."""
     facts = model_facts(model)
     for name, value in said.items():

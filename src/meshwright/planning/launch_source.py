@@ -252,12 +252,30 @@ class LaunchSource:
         if not self.target.beside:
             return script
         # Configurations that it names and that lie beside it say more; those that it writes itself come first.
+        others = {name: literal(text, ScriptLine(name, 1)) for name, text in self._named(script).items()}
+        return replace(script, files={**others, **script.files})
+
+    def _named(self, script: Script) -> dict[str, str]:
+        """Text, by name, of the configurations in JSON that commands of a script name, where they lie beside it."""
         words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
         paths = [path for path in words if path.endswith((".json", ".hjson"))]
         texts = {path: self.files.get(Path(path).name) or self.near(path) for path in paths}
-        named = {Path(path).name: text for path, text in texts.items() if text is not None}
-        others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}
-        return replace(script, files={**others, **script.files})
+        return {Path(path).name: text for path, text in texts.items() if text is not None}
+
+    def configurations(self, text: str) -> dict[str, str]:
+        """Text, by name, of the configurations that a script names and does not write itself.
+
+        Args:
+            text: of the script.
+        """
+        script = read_script(
+            text,
+            name=self.name or "script",
+            arguments=self.outside.arguments,
+            environment=self.outside.environment,
+            read=self.near,
+        )
+        return {name: held for name, held in self._named(script).items() if name not in script.files}
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
         """Files of this source, edited, as its target reads them."""

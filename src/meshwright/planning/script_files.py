@@ -76,7 +76,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         beside["seq_len"] = None  # who reads the whole model of options knows which length is taken
     if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
         beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
-    started = found.started if launched.started is None else launched.started
+    started = launched.started if found.started is None else found.started
     return replace(
         launched,
         started=started,

@@ -2,82 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.script_edit import edits
+from meshwright.planning.engine_files import EngineFiles
+from meshwright.planning.file_fix import OptionChange, ScriptFix, unified
+from meshwright.planning.launch_script import shape_differs
 from meshwright.planning.launch_source import LaunchSource, Outside
+from meshwright.planning.launch_workload import usable
 from meshwright.planning.named_files import NamedFiles
-from meshwright.records import Record, fields_of
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import PLAN_FILE
 
 _OF_A_PLAN = re.compile(
     r"parallel|recompute|checkpoint-activations|virtual|pipeline|distributed-optimizer|overlap|fsdp|offload|"
-    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format|zero-stage|cpu-optimizer|^--plan$"
+    r"micro-batch|global-batch|precision-aware|cp-comm|sharding|ckpt-format|zero-stage|cpu-optimizer|dispatcher|wgrad|"
+    r"dp-mapping|^--plan$"
 )
 """Options that say a plan, not the model or the run."""
-_SECRET = re.compile(
-    r"""(?<![\w-])(?!(?:pad|eos|bos|unk)_token\b)"""
-    r"""((?:[\w-]*[-_])?(?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)"""
-    r"""(?!["'$\s\\-])[^\s"']+""",
-    re.IGNORECASE,
-)
-"""A name that ends in a word for a secret, and its value, unless that is a variable."""
-_SECRET_VARIABLE = re.compile(
-    r"""((?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)\$\{?(\w+)""",
-    re.IGNORECASE,
-)
-"""The same with a variable behind it."""
-_ASSIGNED = re.compile(r"""((?<!\w)(\w+)(?:=|:[-=])["']?)(?!["'$\s}])[^\s"'}]+""")
-"""A variable that is set, or has a default, and its value."""
 _USUAL = ("1", "p2p")
 """Values that hold where an option is not given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionChange(Record):
-    """An option that another plan sets otherwise."""
-
-    option: str
-    old: str | None
-    """None where the script does not give it."""
-    new: str | None
-    """None where it is taken out."""
-    place: str
-    """Where it was written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptFix(Record):
-    """A launch file edited to another plan."""
-
-    plan: str
-    noun: str = "script"
-    """What the file is."""
-    changes: tuple[OptionChange, ...]
-    diff: str
-    """Unified; empty where the script cannot be edited."""
-    why_not: str = ""
-    """Why there is no diff; the changes are told all the same."""
-    text: str = ""
-    """The whole edited file."""
-    beside: tuple[tuple[str, str], ...] = ()
-    """Name and text of files beside it that change with it."""
-    notes: tuple[str, ...] = ()
-    """What to change besides."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data, with what stands for a secret left out of the text."""
-        beside = {name: _without_secrets(text) for name, text in self.beside}
-        return {**fields_of(self), "text": _without_secrets(self.text), "beside": beside}
 
 
 def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow, estimate: StepEstimate) -> ScriptFix:
@@ -103,22 +54,24 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         )
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=why)
     other_plan = read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})
+    engine = EngineFiles.of(source, dict(written.files))
     all_changes = list(_changes(now, other_plan))
     other = [change.option for change in all_changes if change.option in source.target.elsewhere]
     changes = [change for change in all_changes if change.option not in other]
-    notes = tuple(
-        f"{option} is not an option of this script; set it with {source.target.elsewhere[option]}" for option in other
-    )
+    notes = () if engine.theirs else tuple(_said_elsewhere(source, other))
     text, missed = _with_changes(source, source.text, changes)
     if now.row is None and not missed:  # what says no plan was not read to its end
         told = {change.option for change in all_changes}
         more = [change for change in _changes(source.read(text), other_plan) if change.option not in told]
         text, missed = _with_changes(source, text, more)
         changes += more
-    notes += tuple(_left_beside(source, dict(written.files)))
-    kept = tuple(changes)
-    reached = source.read(text).row
-    if reached is not None and "--overlap-grad-reduce" in other:
+    text, mended = _mended(source, text, other_plan, job.model)
+    changes += mended
+    beside, of_engine = engine.edited(text)
+    notes += tuple(_left_beside(source, dict(written.files), beside))
+    kept = (*changes, *(change.told(now) for change in of_engine))
+    reached = engine.read(text, beside).row
+    if reached is not None and "--overlap-grad-reduce" in other and not engine.theirs:
         reached = replace(reached, dp_overlap=wanted.dp_overlap)
     if missed or reached is None or reached.format() != wanted.format():
         why = f"{', '.join(missed)} cannot be changed in place" if missed else "the edited script reads as another plan"
@@ -126,17 +79,53 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     unset = "unset CUDA_DEVICE_MAX_CONNECTIONS" in "".join(text for _, text in written.files)
     if unset and re.search(r"CUDA_DEVICE_MAX_CONNECTIONS=[\"']?1", text):
         notes += ("take CUDA_DEVICE_MAX_CONNECTIONS=1 out of the environment: this plan does not start with it",)
-    name = source.name or "script"
-    lines = difflib.unified_diff(
-        source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
+    before = {source.name or "script": source.text, **engine.own}
+    diff = "".join(unified(before, {source.name or "script": text, **beside}))
     return ScriptFix(
         plan=wanted.format(),
         changes=kept,
-        diff="".join(masked(line, secret_names(source.text)) for line in lines),
+        diff=diff,
         text=text,
+        beside=tuple((name, edited) for name, edited in beside.items() if edited != engine.own[name]),
         notes=notes,
     )
+
+
+def _mended(source: LaunchSource, text: str, wanted: LaunchFile, model: ModelSpec) -> tuple[str, list[OptionChange]]:
+    """A script with what is wrong besides its plan as the plan's own has it, and these changes: those that mend it.
+
+    Args:
+        source: the user's script.
+        text: of it, with the plan.
+        wanted: what the plan's own script says.
+        model: that is trained.
+    """
+    changes: list[OptionChange] = []
+    read = source.read(text)
+    wrong = _complaints(read, model)
+    if not wrong:
+        return text, []
+    for change in _all_changes(read, wanted):
+        edited = _edited(source, text, change, {change.option})
+        left = wrong if edited is None else _complaints(source.read(edited), model)
+        if edited is not None and len(left) < len(wrong):
+            text, wrong = edited, left
+            changes.append(change)
+    return text, changes
+
+
+def _complaints(read: LaunchFile, model: ModelSpec) -> frozenset[str]:
+    """What is wrong with a script: its options, and what they say otherwise of the model that is trained."""
+    read = usable(read)
+    return frozenset(
+        (*(problem.what for problem in read.problems), *(one.what for one in shape_differs(model, read.model)))
+    )
+
+
+def _said_elsewhere(source: LaunchSource, options: Sequence[str]) -> Iterator[str]:
+    """Says where else a plan is said than in options of the script."""
+    for option in options:
+        yield f"{option} is not an option of this script; set it with {source.target.elsewhere[option]}"
 
 
 def _with_changes(source: LaunchSource, text: str, changes: Sequence[OptionChange]) -> tuple[str, list[str]]:
@@ -151,33 +140,12 @@ def _with_changes(source: LaunchSource, text: str, changes: Sequence[OptionChang
     return text, missed
 
 
-def _left_beside(source: LaunchSource, written: Mapping[str, str]) -> Iterator[str]:
+def _left_beside(source: LaunchSource, written: Mapping[str, str], edited: Mapping[str, str]) -> Iterator[str]:
     """Says which files beside a script still say its own plan."""
     for name, text in written.items():
         there = source.near(name) if name.endswith((".json", ".yaml")) and name != PLAN_FILE else None
-        if there is not None and there != text and name != source.name:
+        if there is not None and there != text and name != source.name and name not in edited:
             yield f"{name} beside it says the old plan: take its keys from `export --to {source.target.name}`"
-
-
-def _without_secrets(text: str) -> str:
-    names = secret_names(text)
-    return "".join(masked(line, names) for line in text.splitlines(keepends=True))
-
-
-def secret_names(text: str) -> frozenset[str]:
-    """Variables of a script that are given where a key, a token or a password stands."""
-    return frozenset(found[2] for found in _SECRET_VARIABLE.finditer(text))
-
-
-def masked(line: str, names: frozenset[str] = frozenset()) -> str:
-    """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it.
-
-    Args:
-        line: of a script.
-        names: variables whose values are secrets.
-    """
-    line = _SECRET.sub(lambda found: f"{found[1]}***", line)
-    return _ASSIGNED.sub(lambda found: f"{found[1]}***" if found[2] in names else found[0], line)
 
 
 def read_back(source: LaunchSource, files: Mapping[str, str]) -> LaunchFile:
@@ -189,16 +157,25 @@ def read_back(source: LaunchSource, files: Mapping[str, str]) -> LaunchFile:
 
 def _changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:
     """Options of a plan that differ, those that price nothing but belong to it among them."""
+    said = {one.option for one in (*now.said, *wanted.said)}
+    for change in _all_changes(now, wanted):
+        held, after = change.old, change.new
+        usual = (held is None and after in _USUAL) or (
+            after is None and held in _USUAL and "recompute" not in change.option
+        )
+        if _OF_A_PLAN.search(change.option) and not usual and (change.option in said or after is not None):
+            yield change
+
+
+def _all_changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:
+    """Options that differ."""
     old: dict[str, Said] = {said.option: said for said in (*now.said, *now.unpriced)}
     new = {said.option: said.value for said in (*wanted.said, *wanted.unpriced)}
-    said = {one.option for one in (*now.said, *wanted.said)}
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name), new.get(name)
         held = before.value if before is not None else None
-        usual = (held is None and after in _USUAL) or (after is None and held in _USUAL and "recompute" not in name)
-        if not _OF_A_PLAN.search(name) or held == after or usual or (name not in said and after is None):
-            continue
-        yield OptionChange(option=name, old=held, new=after, place=before.place if before is not None else "")
+        if held != after:
+            yield OptionChange(option=name, old=held, new=after, place=before.place if before is not None else "")
 
 
 def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set[str]) -> str | None:

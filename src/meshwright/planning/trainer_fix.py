@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.config_fix import KeyChange, edited_files, rewritten, say_the_same
+from meshwright.planning.config_fix import rewritten, say_the_same
+from meshwright.planning.file_fix import ScriptFix
+from meshwright.planning.key_changes import KeyChange, edited_files
 from meshwright.planning.launch_source import LaunchSource
-from meshwright.planning.script_fix import ScriptFix
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import ReadTarget
 

@@ -186,17 +186,25 @@ class Arguments:
         return {"software": "pytorch-compiled" if self.compiled else "pytorch-eager"}
 
 
-def read_arguments(files: Files, reader: KeyReader) -> Arguments:
-    """The trainer's arguments among the files of a run; what is missing there is named."""
+def read_arguments(files: Files, reader: KeyReader, world: int | None = None) -> Arguments:
+    """The trainer's arguments among the files of a run; what is missing there is named.
+
+    Args:
+        files: of the run.
+        reader: keys of the engine; takes what is wrong.
+        world: devices of the job; None where nobody says them.
+    """
     text, seq_len, attention = text_beside(files, ARGUMENTS), _constant("SEQ_LEN", files, reader), _attends(files)
     devices = _constant("DEVICES", files, reader)
+    stops = f"{SCRIPT} stops unless it is started on {devices} devices, the plan is read for {world}"
+    notes = (stops,) if None not in (devices, world) and devices != world else ()
     if text is None:
         note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
-        return Arguments(given=False, seq_len=seq_len, devices=devices, attention=attention, notes=(note,))
+        return Arguments(given=False, seq_len=seq_len, devices=devices, attention=attention, notes=(note, *notes))
     keys = table_of(text, "JSON", "trainer's arguments")
     own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
     reader.beside.append(own)
-    return replace(arguments_of(own, seq_len), devices=devices, attention=attention)
+    return replace(arguments_of(own, seq_len), devices=devices, attention=attention, notes=notes)
 
 
 def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "gradient_checkpointing") -> Arguments:
@@ -246,6 +254,7 @@ def accumulation(in_each: bool) -> Keys:
 
 def synced(own: KeyReader) -> bool | None:
     """Whether ranks sum gradients in every micro-batch, as `accelerator_config` says: a table, its JSON, or a file."""
+    own.get(f"{ACCELERATOR}.{_ACCUMULATION}.{_SYNCED}")  # told and edited by its own name
     said = own.get(ACCELERATOR)
     if isinstance(said, str):
         if not said.lstrip().startswith("{"):
@@ -270,10 +279,11 @@ _STATED = {
 def _constant(name: str, files: Files, reader: KeyReader) -> int | None:
     """Tokens of a sequence, or devices, as the program says them that is written with a plan."""
     text = text_beside(files, SCRIPT)
-    found = text and re.search(rf"^{name} = (\d{{1,9}})$", text, re.MULTILINE)
+    found = text and re.search(rf"^{name} = (\S{{1,40}})$", text, re.MULTILINE)
     if not text or not found:
         return None
-    own = KeyReader(keys={name: int(found[1])}, file=(SCRIPT, text))
+    value = int(found[1]) if found[1].isdecimal() else found[1]
+    own = KeyReader(keys={name: value}, file=(SCRIPT, text), problems=reader.problems)
     reader.beside.append(own)
     return own.degree(name)
 

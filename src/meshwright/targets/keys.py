@@ -8,7 +8,7 @@ open table.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -32,6 +32,13 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "table": (dict,),
 }
+
+
+_SWITCHES = {
+    **dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "n", "f", "0", "none", "null", "auto", ""), False),
+}
+"""Text that programs take for true or false; `auto` is left to who asks for what else it may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +215,31 @@ class KeyReader:
         return value
 
     def switch(self, path: str, default: bool = False) -> bool:
-        """True or false; text of either is taken."""
+        """True or false; text of either is taken, a problem and the default of other text."""
         value = self.get(path, default)
-        return value.strip().lower() == "true" if isinstance(value, str) else bool(value)
+        if not isinstance(value, str) or value == overrides.UNKNOWN:
+            return bool(value) and value != overrides.UNKNOWN
+        said = value.strip().lower()
+        if said not in _SWITCHES:
+            self.refuse(path, value, "must be true or false", "write true or false")
+            return default
+        return _SWITCHES[said]
+
+    def choice(self, path: str, known: Collection[str], default: str = "") -> str:
+        """One of some words, in lower case; a problem and the default of other text.
+
+        Args:
+            path: of the key.
+            known: words in lower case.
+            default: where the key is not there.
+        """
+        said = self.word(path, default)
+        if said in known or said == default:
+            return said
+        close = nearest(said, known, count=1)
+        shown = ", ".join(one for one in known if one)
+        self.refuse(path, self.get(path), f"must be one of {shown}", f"did you mean {close[0]}?" if close else "")
+        return default
 
     def word(self, path: str, default: str = "") -> str:
         """Text in lower case."""

@@ -73,26 +73,44 @@ class Keyword:
     """The call."""
 
 
+class _Places:
+    """Where parts of a module stand in its text."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def _offset(self, line: int, column: int) -> int:
+        # Columns of the syntax tree count bytes.
+        return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+    def start(self, node: ast.expr | ast.stmt | ast.keyword) -> int:
+        return self._offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.expr | ast.stmt | ast.keyword) -> int:
+        return self._offset(node.end_lineno or 1, node.end_col_offset or 0)
+
+
+def assigned(text: str) -> Iterator[tuple[str, Entry]]:
+    """Names that a module, which has been read without an error, sets at its top, with where each value stands."""
+    places = _Places(text)
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            at = Entry(start=places.start(node), value=places.start(node.value), end=places.end(node.value))
+            yield node.targets[0].id, at
+
+
 def keywords(text: str) -> Iterator[Keyword]:
     """Keywords of every call of a module that has been read without an error."""
-    lines = text.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-
-    def offset(line: int, column: int) -> int:
-        # Columns of the syntax tree count bytes.
-        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
-
-    def end(node: ast.expr) -> int:
-        return offset(node.end_lineno or 1, node.end_col_offset or 0)
-
+    places = _Places(text)
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
-        start = offset(node.lineno, node.col_offset)
-        around = Entry(start=start, value=start, end=end(node), table=True, braces=True)
+        start = places.start(node)
+        around = Entry(start=start, value=start, end=places.end(node), table=True, braces=True)
         for given in node.keywords:
-            value = offset(given.value.lineno, given.value.col_offset)
-            at = Entry(start=offset(given.lineno, given.col_offset), value=value, end=end(given.value))
+            value = places.start(given.value)
+            at = Entry(start=places.start(given), value=value, end=places.end(given.value))
             yield Keyword(call=ast.unparse(node.func), name=str(given.arg), at=at, around=around)

@@ -241,6 +241,9 @@ class _Reader:
             if name in self.given:
                 continue
             self.given[name] = tuple(values) if fixed is None else (fixed,) if fixed else ()
+            option = known_options().get(name)
+            if fixed is None and hidden is None and option is not None and option.kind in ("int", "float"):
+                self.problems += _value_problems(flag, option, values)
             if here.place is not None:
                 self.places[name] = here.place
             if hidden is not None and fixed is None:

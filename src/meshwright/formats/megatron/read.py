@@ -288,6 +288,7 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
     for flag, name in (("--seq-length", "seq_len"), ("--global-batch-size", "global_batch")):
         if values.has(flag):
             found[name] = values.whole(flag)
+    problems += _positions(values)
     found["optimizer"], more = read_optimizer(values)
     problems += more
     if values.has("--first-last-layers-bf16") and not (values.has("--fp8-format") or values.has("--fp4-format")):
@@ -302,6 +303,20 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
     return found
 
 
+def _positions(values: Values) -> Iterator[Problem]:
+    """Fewer positions than a sequence has tokens, with which the program stops.
+
+    Source: validate_args of megatron/training/arguments.py.
+    """
+    most, length = (values.whole(flag) for flag in (_POSITIONS, "--seq-length"))
+    wrong = any(problem.field == _POSITIONS for problem in values.problems)
+    if values.has(_POSITIONS) and not wrong and most < length:
+        why = f"sequences have {length} tokens, and it stops where there are fewer positions"
+        what, fix = f"{_POSITIONS} is {most}", f"use {length} or more"
+        yield Problem(what=what, why=why, fix=fix, field=_POSITIONS)
+
+
+_POSITIONS = "--max-position-embeddings"
 _BEFORE_FUSED = ("--DDP-impl", "--data-impl", "--checkpoint-activations", "--activations-checkpoint-method")
 """Options that left Megatron-LM before its fused attention became what runs unless another is asked for."""
 _ATTENTION = ("--attention-backend", "--use-flash-attn", "--transformer-impl", "--use-mcore-models", "--deepspeed")

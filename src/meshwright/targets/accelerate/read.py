@@ -54,7 +54,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = FILE.read(files)
-    trainer = hugging_face.read_arguments(files, reader)
+    trainer = hugging_face.read_arguments(files, reader, devices)
     trainer = replace(trainer, compiled=trainer.compiled or _compiled(reader))
     world = devices or reader.degree("num_processes")
     kind = reader.word("distributed_type", "no")
@@ -118,15 +118,16 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         question = Problem(what=what, why=why, fix=fix, field="per_device_train_batch_size")
         return reader.launch(None, questions=(question,))
     workload["global_batch"] = row.gbs
-    started = reader.keys.get("num_processes")
-    notes = (
+    started = reader.get("num_processes")
+    notes = trainer.notes + (
         (f"the file starts {started} processes, the plan is read for {world} devices",)
         if started not in (None, world)
         else ()
     )
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
-    return reader.launch(row, workload=workload, notes=notes)
+    own_count = started if type(started) is int and started > 0 else None
+    return reader.launch(row, workload=workload, notes=notes, started=own_count)
 
 
 def _own_division(reader: KeyReader, files: Files) -> KeyReader | None:
@@ -207,7 +208,7 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
         name = fsdp.STRATEGIES[int(said) - 1] if said in tuple("12345") else said
         return offload | fsdp.of_strategy(reader, key, name, dp, nodes="num_machines")
     replicate = reader.degree(f"{SIZES}dp_replicate_size")
-    shard = reader.degree(f"{SIZES}dp_shard_size") if reader.get(f"{SIZES}dp_shard_size") else None
+    shard = reader.degree(f"{SIZES}dp_shard_size") if reader.get(f"{SIZES}dp_shard_size") is not None else None
     if dp % replicate or (shard is not None and shard * replicate != dp):
         why = f"must make {dp} data ranks with dp_replicate_size {replicate}"
         reader.refuse(f"{SIZES}dp_shard_size", shard, why, f"use {max(1, dp // replicate)}")

@@ -18,7 +18,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
-from meshwright.targets.python_values import UNKNOWN, constants, expression_value, keywords
+from meshwright.targets.python_values import UNKNOWN, assigned, constants, expression_value, keywords
 from meshwright.targets.sayable import ANY, Plan, Rule, equal_micro_batches, only
 
 TITLE = "Alpa"
@@ -164,7 +164,7 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     dp, tp = shapes[0]
     if not isinstance(batch, int) or batch < 1 or batch % (steps * dp):
         reader.refuse("GLOBAL_BATCH", batch, f"must be a multiple of {steps} micro-batches x {dp} data ranks")
-        return reader.launch(None)
+        return reader.launch(None, workload={"global_batch": batch} if type(batch) is int and batch > 0 else {})
     if schedule not in ("1f1b", "gpipe"):
         reader.refuse("pipeline_schedule", schedule, "1f1b and gpipe train", "use 1f1b")
     if devices is not None and devices != dp * tp * len(layers):
@@ -268,12 +268,13 @@ def _plain(value: Any) -> Any:
 
 
 def _edited(name: str, text: str) -> KeyText | None:
-    """The module as a text whose keywords can be edited; keywords that are not there are not added."""
+    """The module as a text whose keywords and constants can be edited; those that are not there are not added."""
     if not name.endswith(".py"):
         return None
     entries: dict[tuple[str, ...], Entry] = {
         (one.name,): one.at for one in keywords(text) if one.call.rpartition(".")[2] in _CALLS and one.name in _EDITED
     }
+    entries |= {(constant,): at for constant, at in assigned(text) if constant in _STATED}
     values, _ = _keys(text)
     return KeyText(text=text, entries=entries, said=repr, key=str, values=values, joint="=")
 

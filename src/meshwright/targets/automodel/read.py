@@ -53,7 +53,7 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     lora, notes = peft.read_peft(reader)
     row, layout, dealt = _row(reader, files, devices, model)
     workload = fsdp.workload(row, wide=_wide(reader), seq_len=_length(reader))
-    narrow = reader.word("model.torch_dtype", "auto").removeprefix("torch.") not in ("float32", "fp32")
+    narrow = reader.choice("model.torch_dtype", _WEIGHTS, "auto").removeprefix("torch.") not in ("float32", "fp32")
     if lora is not None:
         workload["lora"] = lora
     elif narrow and not _wide(reader):
@@ -99,6 +99,8 @@ def _in_fewer_bits(precision: Precision, low: str) -> Precision:
     return recipe if replace(made, name=recipe.name) == recipe else made
 
 
+_NAMES = ("auto", "float32", "fp32", "bfloat16", "bf16", "float16", "fp16", "half", "float")
+_WEIGHTS = (*_NAMES, *(f"torch.{name}" for name in _NAMES))
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -124,7 +126,7 @@ def _wide(reader: KeyReader) -> bool:
     if reader.word(f"{_D}strategy", "fsdp2") == "ddp":
         cast = reader.get(f"{_D}autocast_dtype")
         return cast is None and reader.word("model.torch_dtype", "auto").removeprefix("torch.") in ("float32", "fp32")
-    return reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
+    return reader.choice(f"{_D}mp_policy.param_dtype", _WEIGHTS, "bfloat16").endswith("float32")
 
 
 _OTHER_MODELS = ("flow_matching", "diffusion", "vision_model")
@@ -153,10 +155,12 @@ def _model(reader: KeyReader) -> str:
 
 def _length(reader: KeyReader) -> int | None:
     """Tokens of a sequence: those of a packed one, else of one of the data set."""
-    packed = reader.get("packed_sequence.packed_sequence_size")
-    for said in (packed, *(reader.get(f"dataset.{name}") for name in ("seq_len", "seq_length"))):
-        if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+    for path in ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.seq_length"):
+        said = reader.get(path)
+        if type(said) is int and said > 0:
             return said
+        if said is not None and "$" not in str(said) and (said != 0 or path.startswith("dataset")):
+            reader.refuse(path, said, "must be a whole number of at least 1")
     said = reader.get("benchmark.seq_len") or reader.get(f"{_PIPE}pp_seq_len")
     return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
 
@@ -240,7 +244,7 @@ def _row(
         gbs=gbs,
         schedule=schedule or default_schedule(vpp),
         recompute=_recompute(reader),
-        offload="wog" if reader.get(f"{_D}offload_policy") is not None else "",
+        offload="wog" if _offloads(reader) else "",
     )
     return row, layout, dealt
 
@@ -300,17 +304,25 @@ def _stages(reader: KeyReader, pp: int, schedule: str, layers: int | None) -> in
     return stages
 
 
+def _offloads(reader: KeyReader) -> bool:
+    """Whether shards are on the host: a policy by its class, or given another way."""
+    return reader.get(f"{_D}offload_policy._target_") is not None or reader.get(f"{_D}offload_policy") is not None
+
+
 def _defers(reader: KeyReader, row: PlanRow) -> bool:
     """Whether gradients stay whole on every rank until the last micro-batch, where several are added up."""
     whole = reader.switch(f"{_D}defer_fsdp_grad_sync", default=True)
     return whole and row.gbs // (row.mbs * row.dp) > 1 and row.sharding != "z0"
 
 
+_AGAIN = ("true", "full", "on", "yes", "enabled", "false", "off", "no", "none", "disabled", "selective")
+
+
 def _recompute(reader: KeyReader) -> str:
-    said = reader.word(f"{_D}activation_checkpointing", "false").replace("-", "_")
+    said = reader.choice(f"{_D}activation_checkpointing", _AGAIN, "false").replace("-", "_")
     if said == "selective":
         reader.refuse(
             f"{_D}activation_checkpointing", said, "it keeps products, which a plan cannot express", "use full"
         )
-    again = said in ("true", "full", "on", "yes", "enabled") or reader.switch("parallelizer.activation_checkpointing")
+    again = said in _AGAIN[:5] or reader.switch("parallelizer.activation_checkpointing")
     return "full" if again else "none"

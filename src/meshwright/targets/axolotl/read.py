@@ -18,6 +18,11 @@ TITLE = "Axolotl"
 CONFIG = "axolotl.yaml"
 LENGTH = 512
 """Default of sequence_len."""
+_ATTENTION = (
+    *("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention", "xformers"),
+    *("sage", "s2", "fp8", "paged|eager"),
+)
+"""Words of attn_implementation, of axolotl and of the transformers library."""
 recognised = marked_lines(r"^(?:sequence_len|base_model):", r"^(?:micro_batch_size|adapter):")
 
 
@@ -43,7 +48,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", LENGTH), "lora": _lora(reader)}
     if reader.switch("tiled_mlp"):
         said["mlp_tiles"] = _tiles(reader)
-    if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
+    attention = reader.word("attn_implementation")
+    if "/" not in attention:  # a kernel of a hub has its path
+        attention = reader.choice("attn_implementation", _ATTENTION)
+    if attention == "eager" or reader.switch("eager_attention"):
         said["attention_kernel"] = "materialised"
     model = reader.get("base_model")
     if reader.get("deepspeed") is not None:
@@ -122,8 +130,12 @@ def _host(reader: KeyReader) -> str:
     return "a" if checkpointing == "offload" or said not in ("false", "disk") else ""
 
 
+_CHECKPOINTING = ("true", "false", "offload", "offload_disk", "unsloth")
+
+
 def _trainer(reader: KeyReader) -> hugging_face.Arguments:
-    bf16, checkpointing = reader.word("bf16", "false"), reader.word("gradient_checkpointing", "false")
+    bf16 = reader.choice("bf16", ("true", "false", "auto", "full"), "false")
+    checkpointing = reader.choice("gradient_checkpointing", _CHECKPOINTING, "false")
     return hugging_face.Arguments(
         given=True,
         recompute="none" if checkpointing == "false" else "full",

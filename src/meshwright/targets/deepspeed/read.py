@@ -75,7 +75,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no JSON.
     """
     reader = FILE.read(files)
-    return launch_of(reader, hugging_face.read_arguments(files, reader), devices, adapters.read_adapters(files, reader))
+    return launch_of(
+        reader, hugging_face.read_arguments(files, reader, devices), devices, adapters.read_adapters(files, reader)
+    )
 
 
 def launch_of(
@@ -193,7 +195,11 @@ def _batches(
         left = [name for name in trainer.stated if given[name] is None]
         filled, auto = {name: filled[name] for name in (*auto, *left)}, []
     batch, mbs, steps = (
-        filled[name] if name in filled else reader.degree(name) if given[name] and name not in auto else None
+        filled[name]
+        if name in filled
+        else reader.degree(name)
+        if given[name] is not None and name not in auto
+        else None
         for name in names
     )
     dp = None if devices is None else max(1, devices // model_parallel)
@@ -223,9 +229,12 @@ def _optimizer(reader: KeyReader, trained: str) -> str:
     return kind if kind in _OPTIMIZERS else trained
 
 
+_TIERS = ("none", "cpu", "nvme")
+
+
 def _offload(reader: KeyReader) -> str:
-    optimizer = reader.word("zero_optimization.offload_optimizer.device", "none")
-    weights = reader.word("zero_optimization.offload_param.device", "none")
+    optimizer = reader.choice("zero_optimization.offload_optimizer.device", _TIERS, "none")
+    weights = reader.choice("zero_optimization.offload_param.device", _TIERS, "none")
     # Earlier names, which it still takes for host memory.
     optimizer = "cpu" if optimizer == "none" and reader.switch("zero_optimization.cpu_offload") else optimizer
     weights = "cpu" if weights == "none" and reader.switch("zero_optimization.cpu_offload_param") else weights

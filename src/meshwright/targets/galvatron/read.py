@@ -45,7 +45,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     reader = FILE.read(files if name is None else {name: files[name]})
     plan = _plan(reader, devices)
     if plan is None:
-        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
+        return reader.launch(None)
     found, _ = homogeneous(plan)
     row = row_from(found, gbs=plan.global_batch) if found is not None else None
     workload: dict[str, Any] = {"global_batch": plan.global_batch, "precision": PRECISIONS["bf16"]}

@@ -161,7 +161,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
     trainer = replace(trainer, optimizer=_optimizer(reader, trainer.optimizer))
     lora = _lora(reader)
-    eager = reader.word("flash_attn") == "disabled"
+    eager = reader.choice("flash_attn", ("auto", "disabled", "sdpa", "fa2", "fa3")) == "disabled"
     said = {
         "seq_len": reader.degree("cutoff_len", _LENGTH),
         "lora": lora,

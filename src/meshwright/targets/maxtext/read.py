@@ -43,6 +43,13 @@ def recognised(name: str, text: str) -> bool:
     return FILE.recognised(name, text) and _MARK.search(text) is not None
 
 
+_ATTENTION = (
+    *("autoselected", "dot_product", "flash", "cudnn_flash_te", "cudnn_flash_jax", "paged", "vllm_rpa"),
+    *("vllm_batched_rpa", "mha", "gpu_flash_xla", "gpu_flash_triton"),
+)
+"""Kernels of layers/attention_op.py, maxtext 0.2.5, and of its first releases."""
+
+
 def read(files: Files, devices: int | None = None) -> LaunchFile:
     """A YAML configuration as a plan.
 
@@ -74,9 +81,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     model = _named(reader)
     row, dealt = _row(reader, sizes, _layers(model))
     wide = reader.word("dtype", "bfloat16") == "float32"
-    seq_len = reader.get("max_target_length", 2048)
+    seq_len = reader.degree("max_target_length", 2048)
     stated = fsdp.workload(row, wide=wide, seq_len=seq_len)
-    if reader.word("attention") == "dot_product":
+    if reader.choice("attention", _ATTENTION) == "dot_product":
         stated["attention_kernel"] = "materialised"
     quantization = reader.word("quantization")
     if quantization in _PRODUCTS:
@@ -193,10 +200,11 @@ def _row(reader: KeyReader, sizes: dict[str, int], layers: int | None) -> tuple[
         reader.refuse("per_device_batch_size", size, why)
     vpp, dealt = read_stages(reader, pp, layers) if pp > 1 else (1, None)
     kinds = {said: ours for ours, said in CONTEXTS.items()}
+    around = kinds.get(reader.choice("context_parallel_strategy", (*kinds, "ulysses"), "all_gather"), "ag")
     kind, modules, offload = remat.remat_of(reader)
     row = PlanRow(
         tp=tp,
-        cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),
+        cp=((around, cp),) if cp > 1 else (),
         pp=pp,
         vpp=vpp,
         ep=ep,

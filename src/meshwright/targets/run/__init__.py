@@ -115,6 +115,11 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
     line = given.get("--plan", "")
     if line.endswith(".json"):
         return _of_file(line, script, said)
+    wrong = tuple(
+        Problem(what=f"{name} is {given[name]!r:.40}", why="must be a whole number of at least 1", field=name)
+        for name in ("--seq", "--gbs", "--devices")
+        if given.get(name) and numbers.get(name, 0) < 1
+    )
     world = devices or numbers.get("--devices") or 1
     batch = numbers.get("--gbs") or next((int(part[3:]) for part in line.split(".") if _BATCH.fullmatch(part)), 0)
     questions = [
@@ -141,8 +146,11 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
         problem = Problem(what=f"--dtype is {dtype[:40]}", why=f"{', '.join(PRECISIONS)} can be planned")
         return LaunchFile(row=None, layout=None, said=said, problems=(problem,))
     workload |= {"precision": PRECISIONS[dtype]} if dtype else {}
-    problems = tuple(unrunnable_settings(row))
-    return LaunchFile(row=row, layout=None, model=named, said=said, workload=workload, problems=problems)
+    problems = (*wrong, *unrunnable_settings(row))
+    started = numbers.get("--devices") or None
+    read = LaunchFile(row=row, layout=None, model=named, said=said, workload=workload, problems=problems)
+    note = f"the script starts {started} processes, the plan is read for {world} devices"
+    return replace(read, started=started, notes=(note,) if started not in (None, world) else ())
 
 
 def _of_file(path: str, script: Script, said: tuple[Said, ...]) -> LaunchFile:

@@ -175,8 +175,13 @@ class _Module:
         if section == "model_spec" and not inner:
             self._model(made, value)
         elif section == RECOMPUTE and not inner:
-            kind = ast.unparse(value.func).removesuffix(".Config") if isinstance(value, ast.Call) else "none"
-            made.keys[RECOMPUTE] = kind.rpartition(".")[2]
+            made.unresolved.pop(RECOMPUTE, None)
+            if isinstance(value, ast.Call):
+                made.keys[RECOMPUTE] = ast.unparse(value.func).removesuffix(".Config").rpartition(".")[2]
+            elif isinstance(value, ast.Constant):
+                made.keys[RECOMPUTE] = "none" if value.value is None else str(value.value)
+            else:
+                made.unresolved[RECOMPUTE] = ast.unparse(value)[:60]
         elif section in SECTIONS.values() and len(inner) == 1:
             self._field(made, section, inner[0], value, values)
         elif section in SECTIONS.values() and not inner and isinstance(value, ast.Call):

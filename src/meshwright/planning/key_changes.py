@@ -1,0 +1,68 @@
+"""Keys of the user's own files that another plan sets otherwise, changed where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.planning.file_fix import OptionChange
+from meshwright.planning.launch_source import LaunchSource
+from meshwright.planning.trainer_option_names import MODELS
+
+ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChange:
+    """A key that another plan sets otherwise."""
+
+    file: str
+    path: str
+    new: Any
+    old: Any = ABSENT
+    """`ABSENT` where the file does not have it."""
+    whole: bool = False
+    """The table around it goes too: the other plan has no such table."""
+
+    def told(self, now: LaunchFile) -> OptionChange:
+        place = next((said.place for said in (*now.said, *now.unpriced) if said.option == self.path), "")
+        old, new = (None if value is ABSENT else text_of_value(value) for value in (self.old, self.new))
+        return OptionChange(option=self.path, old=old, new=new, place=place)
+
+
+def differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[KeyChange]:
+    """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
+    before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
+    if before is None or after is None:
+        return
+    for path in dict.fromkeys((*before.values, *after.values)):
+        old, new = before.values.get(path, ABSENT), after.values.get(path, ABSENT)
+        above = path.rpartition(".")[0]
+        whole = new is ABSENT and above != "" and not any(key.startswith(f"{above}.") for key in after.values)
+        if path in read and old != new and path not in MODELS:
+            yield KeyChange(file=name, path=path, old=old, new=new, whole=whole)
+
+
+def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, str] | str:
+    """The files with these changes; or what cannot be changed in place."""
+    files, missed = dict(source.files), []
+    for change in changes:
+        keys = source.target.edited(change.file, files[change.file])
+        removed = change.new is ABSENT
+        text = None
+        if keys is not None:
+            gone = change.path.rpartition(".")[0] if change.whole else change.path
+            text = keys.without(gone) if removed else keys.with_value(change.path, change.new)
+        if text is None and removed and keys is not None and change.path not in keys.values:
+            continue  # its table went before it
+        if text is None:
+            missed.append(change.path)
+        else:
+            files[change.file] = text
+    return f"{', '.join(missed)} cannot be changed in place" if missed else files
+
+
+def text_of_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)[:60]
