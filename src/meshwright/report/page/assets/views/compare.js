@@ -70,7 +70,7 @@ async function timelines(root, found) {
 // The files of a framework for A and for another plan, by the lines that differ; written when somebody opens it.
 function configurations(found, page) {
   const shown = html("div", { "aria-live": "polite" });
-  const [target, other] = [html("select", { class: "button", "aria-label": "Framework", onchange: () => write() }, ...FRAMEWORKS.map((name) => html("option", { value: name }, name))),
+  const [target, other] = [html("select", { class: "button", "aria-label": "Framework", onchange: () => write() }, ...found[0].targets.map((name) => html("option", { value: name }, name))),
     html("select", { class: "button", "aria-label": "Other plan", onchange: () => write() }, ...found.slice(1).map((_, at) => html("option", { value: String(at + 1) }, letter(at + 1))))];
   return html("details", { class: "behind", ontoggle: (event) => { if (event.target.open && !shown.childElementCount) write(); } }, html("summary", {}, "Lines of their configuration that differ"),
     html("div", { class: "toolbar", style: { "margin-top": "8px" } }, "As files of ", target, " from ", other, " to A"), shown);
@@ -87,7 +87,6 @@ function configurations(found, page) {
   }
 }
 
-const FRAMEWORKS = ["megatron", "bridge", "torchtitan", "deepspeed", "automodel", "maxtext"];
 const letter = (at) => "ABCD"[at];
 const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
 
