@@ -189,3 +189,16 @@ def test_experts_of_megablocks_are_spread_over_data_ranks(experts: int, ep: int,
     assert (read.row.ep, read.row.dispatcher) == (ep, "alltoall")
     assert (read.model["experts"], read.model["top_k"]) == (experts, 1)
     assert any("do not divide over 8 data ranks" in one.why for one in read.problems) == wrong
+
+
+@pytest.mark.parametrize(("positions", "told"), [("1024", True), ("2048", False), ("4096", False)])
+def test_fewer_positions_than_tokens_stop_the_program(positions: str, told: bool) -> None:
+    options = f"--seq-length 2048 --max-position-embeddings {positions} --position-embedding-type rope"
+    found = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {options} --micro-batch-size 1\n")
+    assert (f"--max-position-embeddings is {positions}" in {problem.what for problem in found.problems}) is told
+
+
+def test_positions_that_nobody_knows_are_not_asked_for() -> None:
+    options = "--seq-length $1 --max-position-embeddings $2 --micro-batch-size 1"
+    found = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {options}\n")
+    assert "--max-position-embeddings" not in "".join(problem.what for problem in found.questions)

@@ -308,9 +308,10 @@ def _positions(values: Values) -> Iterator[Problem]:
 
     Source: validate_args of megatron/training/arguments.py.
     """
-    most, length = (values.whole(flag) for flag in (_POSITIONS, "--seq-length"))
-    wrong = any(problem.field == _POSITIONS for problem in values.problems)
-    if values.has(_POSITIONS) and not wrong and most < length:
+    # Looked at where it is known: no plan needs it, and who asks for options does not ask for this one.
+    said = (values.given.get(flag, ("",))[:1] for flag in (_POSITIONS, "--seq-length"))
+    most, length = (int(text) if (text := "".join(one)).isdecimal() else None for one in said)
+    if most is not None and length is not None and most < length:
         why = f"sequences have {length} tokens, and it stops where there are fewer positions"
         what, fix = f"{_POSITIONS} is {most}", f"use {length} or more"
         yield Problem(what=what, why=why, fix=fix, field=_POSITIONS)
