@@ -56,8 +56,9 @@ class TraceWatch:
         traced, young = [one for one in new if isinstance(one, jax.core.Tracer)], set(map(id, new))
         del new
         gc.unfreeze()
+        walked: dict[int, Any] = {}
         for value in traced:
-            owner = _owner(value, young, ignored=[traced])
+            owner = _owner(value, young, ignored=[traced], walked=walked)
             if owner:
                 self.kept.setdefault(owner, _made_at(value))
 
@@ -83,12 +84,13 @@ def _made_at(value: Any) -> str:
     return user_frame(info.traceback)
 
 
-def _owner(value: Any, young: set[int], ignored: list[Any]) -> str:
+def _owner(value: Any, young: set[int], ignored: list[Any], walked: dict[int, Any]) -> str:
     """What of the user's holds a value, as words; empty where nothing of his does.
 
-    Objects that the trace has made hold it for whoever holds them, such as modules in a cache of a library.
+    Objects that the trace has made hold it for whoever holds them, such as modules in a cache of a library. Those that
+    hold other values of the trace, too, are walked once: whoever holds them has been found.
     """
-    looked = {id(value), id(ignored), *map(id, ignored)}
+    looked = {id(value), id(ignored), id(walked), *map(id, ignored)}
     front: deque[tuple[Any, str, int]] = deque([(value, "", 0)])
     while front and len(looked) < _MOST:
         held, name, depth = front.popleft()
@@ -101,7 +103,8 @@ def _owner(value: Any, young: set[int], ignored: list[Any]) -> str:
             said, further = _held_by(holder, held, name, looked)
             if said and (id(holder) not in young or isinstance(holder, dict)):
                 return said
-            if (further is not None or said) and depth < _STEPS:
+            if (further is not None or said) and depth < _STEPS and id(holder) not in walked:
+                walked[id(holder)] = holder
                 front.append((holder, further or name, depth + 1))
         del holders
     return ""
