@@ -53,32 +53,51 @@ _SAMPLED = Seeing(
     projector=("model.visual.merger", "model.visual.downsample"),
 )
 _CONNECTED = Seeing(text="model.text_model", tower=("model.vision_model",), projector=("model.connector",))
+_LINED = replace(_USUAL, tower=("model.vision_tower", "model.image_newline"))
 CLASSES: dict[str, Seeing] = {
-    **dict.fromkeys(
-        (
-            *("aria", "aya_vision", "cohere2_vision", "gemma3", "internvl", "lfm2_vl", "llava", "llava_next"),
-            *("llava_onevision", "mistral3", "qianfan_ocr", "vipllava"),
-        ),
-        _USUAL,
-    ),
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _MERGED),
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _STACKED),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), replace(_STACKED, projector=("model.visual.merger",))),
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm46v"), _SAMPLED),
-    **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), _CONNECTED),
-    **dict.fromkeys(
-        ("llava_next", "llava_onevision"), replace(_USUAL, tower=("model.vision_tower", "model.image_newline"))
-    ),
+    "aria": _USUAL,
+    "aya_vision": _USUAL,
+    "cohere2_vision": _USUAL,
     "deepseek_vl": replace(_NAMED, projector=("model.aligner",)),
+    "gemma3": _USUAL,
+    "glm46v": _SAMPLED,
+    "glm4v": _SAMPLED,
+    "glm4v_moe": _SAMPLED,
+    "idefics2": _CONNECTED,
+    "idefics3": _CONNECTED,
+    "internvl": _USUAL,
     "kimi_k25": replace(_USUAL, projector=("model.mm_projector",)),
+    "lfm2_vl": _USUAL,
     "lighton_ocr": Seeing(tower=("model.vision_encoder",), projector=("model.vision_projection",)),
+    "llava": _USUAL,
+    "llava_next": _LINED,
+    "llava_onevision": _LINED,
+    "mistral3": _USUAL,
     "mllama": _NAMED,
     "paddleocr_vl": Seeing(tower=("model.visual",), projector=("model.projector",)),
+    "qianfan_ocr": _USUAL,
+    "qwen2_5_vl": _MERGED,
+    "qwen2_vl": _MERGED,
+    "qwen3_5": replace(_STACKED, projector=("model.visual.merger",)),
+    "qwen3_5_moe": replace(_STACKED, projector=("model.visual.merger",)),
+    "qwen3_vl": _STACKED,
+    "qwen3_vl_moe": _STACKED,
+    "smolvlm": _CONNECTED,
     "video_llama_3": replace(_NAMED, projector=("model.projector",)),
+    "vipllava": _USUAL,
 }
 """Classes whose towers are priced here, by `model_type`."""
 NAME_MISSING_LAYERS = frozenset(
-    (*("cohere2_vision", "deepseek_vl", "gemma3", "lfm2_vl", "llava", "llava_next", "llava_onevision", "vipllava"),)
+    {
+        "cohere2_vision",
+        "deepseek_vl",
+        "gemma3",
+        "lfm2_vl",
+        "llava",
+        "llava_next",
+        "llava_onevision",
+        "vipllava",
+    }
 )
 """Classes whose `_no_split_modules` name layers that they have not, where FSDP of Accelerate 1.15 stops."""
 _WHOLE_PARTS = ("vision", "projector", "text")
