@@ -111,9 +111,11 @@ def summary(backends: dict[str, Backend], bare: float) -> dict[str, Spread]:
 
 def runtime_lines() -> list[Line]:
     """The aims as lines of the speed table, measured in a process of their own."""
-    aims = {"instruction": (INSTRUCTION_S, "an instruction between two workers, beyond its work"),
-            "1 MB": (MEGABYTE_S, "a hop of 1 MB, with an operation on it"),
-            "launch": (LAUNCH_S, "launch of a step, beyond Ray's own call")}  # fmt: skip
+    aims = {
+        "instruction": (INSTRUCTION_S, "an instruction between two workers, beyond its work"),
+        "1 MB": (MEGABYTE_S, "a hop of 1 MB, with an operation on it"),
+        "launch": (LAUNCH_S, "launch of a step, beyond Ray's own call"),
+    }
     done = run([sys.executable, "-m", "benchmarks.channels", "--json"]) if find_spec("jax") else None
     if done is None or done.code:
         note = "needs JAX: make test installs it" if done is None else done.error.strip()[-200:]
@@ -144,29 +146,47 @@ def page() -> str:
     others = {"JAX's transfer server": transfer_server(), **(ray_ways() if find_spec("ray") else {})}
     messages = markdown_table(
         ["transport", *NAMES],
-        [_row("socket, host arrays only", channel(rings=False)),
-         _row("shared memory from 64 KiB, host arrays only", channel(rings=True)),
-         *(_row(f"instruction lists in {titles[name]}", found.hops) for name, found in backends.items()),
-         *(_row(name, found) for name, found in others.items())],
-    )  # fmt: skip
+        [
+            _row("socket, host arrays only", channel(rings=False)),
+            _row("shared memory from 64 KiB, host arrays only", channel(rings=True)),
+            *(_row(f"instruction lists in {titles[name]}", found.hops) for name, found in backends.items()),
+            *(_row(name, found) for name, found in others.items()),
+        ],
+    )
     instructions = markdown_table(
         ["instruction lists in", "hop of 64 B", "per instruction", "less the operation"],
-        [[titles[name], str(hop := found.hops["64 B"]), str(Spread(hop.least_s / PER_HOP, hop.median_s / PER_HOP)),
-          str(Spread((hop.least_s - bare) / PER_HOP, (hop.median_s - bare) / PER_HOP))]
-         for name, found in backends.items()],
-    )  # fmt: skip
+        [
+            [
+                titles[name],
+                str(hop := found.hops["64 B"]),
+                str(Spread(hop.least_s / PER_HOP, hop.median_s / PER_HOP)),
+                str(Spread((hop.least_s - bare) / PER_HOP, (hop.median_s - bare) / PER_HOP)),
+            ]
+            for name, found in backends.items()
+        ],
+    )
     launches = markdown_table(
         ["workers", *(f"step that keeps {kept} arrays" for kept in KEPT), "Ray's own call", "difference"],
-        [[titles[name], *(str(found.launches[kept]) for kept in KEPT),
-          *(("-", "-") if found.null is None else
-            (str(found.null), ", ".join(str(found.launches[kept].less(found.null)) for kept in KEPT)))]
-         for name, found in backends.items()],
-    )  # fmt: skip
+        [
+            [
+                titles[name],
+                *(str(found.launches[kept]) for kept in KEPT),
+                *(
+                    ("-", "-")
+                    if found.null is None
+                    else (str(found.null), ", ".join(str(found.launches[kept].less(found.null)) for kept in KEPT))
+                ),
+            ]
+            for name, found in backends.items()
+        ],
+    )
     steps = markdown_table(
         ["plan", "predicted", "measured", "error"],
-        [[one.plan, duration(one.predicted_s), duration(one.measured_s), f"{one.error:+.0%}"]
-         for one in predicted_steps()],
-    )  # fmt: skip
+        [
+            [one.plan, duration(one.predicted_s), duration(one.measured_s), f"{one.error:+.0%}"]
+            for one in predicted_steps()
+        ],
+    )
     aims = markdown_table(
         ["what", "measured", "target"],
         [[name, str(found), duration(_aim(name))] for name, found in summary(backends, bare).items()],

@@ -49,9 +49,13 @@ def v100_hosts(devices: int) -> Any:
     from meshwright.compiler.stages.hosts import Hosts
 
     return Hosts(
-        hosts=devices // 8, devices_per_host=8, flop_per_s=0.5 * 125e12, memory_bytes=15e9,
-        inside_bytes_per_s=130e9, between_bytes_per_s=25e9 / 8,
-    )  # fmt: skip
+        hosts=devices // 8,
+        devices_per_host=8,
+        flop_per_s=0.5 * 125e12,
+        memory_bytes=15e9,
+        inside_bytes_per_s=130e9,
+        between_bytes_per_s=25e9 / 8,
+    )
 
 
 def gpt_step(case: Case) -> tuple[Any, Any]:
@@ -72,19 +76,32 @@ def gpt_step(case: Case) -> tuple[Any, Any]:
     width = case.hidden // case.heads
     layer = LayerSpec(
         attention=Attention(heads=case.heads, kv_heads=case.heads, head_dim=width, qkv_bias=True, out_bias=True),
-        mlp=DenseMlp(ffn_hidden=4 * case.hidden, gated=False, bias=True), norm="layernorm",
-    )  # fmt: skip
+        mlp=DenseMlp(ffn_hidden=4 * case.hidden, gated=False, bias=True),
+        norm="layernorm",
+    )
     spec = ModelSpec(
-        name=case.name, family="gpt2", hidden=case.hidden, vocab=VOCAB, max_seq_len=SEQ_LEN, source="Zheng et al. 2022",
-        runs=(LayerRun(layers=(layer,), repeats=case.layers),), tied_embeddings=True, learned_positions=SEQ_LEN,
+        name=case.name,
+        family="gpt2",
+        hidden=case.hidden,
+        vocab=VOCAB,
+        max_seq_len=SEQ_LEN,
+        source="Zheng et al. 2022",
+        runs=(LayerRun(layers=(layer,), repeats=case.layers),),
+        tied_embeddings=True,
+        learned_positions=SEQ_LEN,
         final_norm="layernorm",
-    )  # fmt: skip
+    )
     model, optimizer = Decoder(spec=spec, seq_len=SEQ_LEN, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))
-    state = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
-             "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip
-    batch = {"tokens": jax.ShapeDtypeStruct((BATCH, SEQ_LEN + 1), jnp.int32),
-             "sample": jax.ShapeDtypeStruct((BATCH,), jnp.int32)}  # fmt: skip
+    state = {
+        "weights": weights,
+        "moments": jax.eval_shape(optimizer.init, weights),
+        "step": jax.ShapeDtypeStruct((), jnp.int32),
+    }
+    batch = {
+        "tokens": jax.ShapeDtypeStruct((BATCH, SEQ_LEN + 1), jnp.int32),
+        "sample": jax.ShapeDtypeStruct((BATCH,), jnp.int32),
+    }
     return train_step(model, optimizer), (state, batch)
 
 

@@ -37,11 +37,22 @@ def arguments(layers: int) -> tuple[Any, Any, Any]:
     from meshwright.zoo.decoder import Decoder
     from meshwright.zoo.training import Adam, initial_state, train_step
 
-    layer = LayerSpec(attention=Attention(heads=HEADS, kv_heads=HEADS, head_dim=HIDDEN // HEADS),
-                      mlp=DenseMlp(ffn_hidden=4 * HIDDEN, gated=True), norm="rmsnorm")  # fmt: skip
-    spec = ModelSpec(name="deep", family="llama", hidden=HIDDEN, vocab=VOCAB, max_seq_len=SEQ_LEN, source="made up",
-                     tied_embeddings=False,
-                     runs=(LayerRun(layers=(layer,), repeats=layers),), final_norm="rmsnorm")  # fmt: skip
+    layer = LayerSpec(
+        attention=Attention(heads=HEADS, kv_heads=HEADS, head_dim=HIDDEN // HEADS),
+        mlp=DenseMlp(ffn_hidden=4 * HIDDEN, gated=True),
+        norm="rmsnorm",
+    )
+    spec = ModelSpec(
+        name="deep",
+        family="llama",
+        hidden=HIDDEN,
+        vocab=VOCAB,
+        max_seq_len=SEQ_LEN,
+        source="made up",
+        tied_embeddings=False,
+        runs=(LayerRun(layers=(layer,), repeats=layers),),
+        final_norm="rmsnorm",
+    )
     model, optimizer = Decoder(spec=spec, seq_len=SEQ_LEN, compute="float32"), Adam()
     # Drawn on the host: to compile what draws the weights of 64 layers takes longer than what is measured.
     drawn = np.random.default_rng(0)

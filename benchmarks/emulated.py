@@ -85,13 +85,24 @@ def even(job: Job) -> Job | None:
 
 def _with_layers(pipeline: Pipeline, counts: list[int]) -> Pipeline:
     first = np.append(0, np.cumsum(counts)).tolist()
-    return replace(pipeline, workers=tuple(
-        replace(worker, chunks=tuple(
-            replace(chunk, layers=((first[at], first[at + 1] - 1),),
-                    runs=(StrategyRun(layers=counts[at], strategy=chunk.runs[0].strategy),))
-            for chunk in worker.chunks for at in [chunk.virtual_stage]
-        )) for worker in pipeline.workers
-    ))  # fmt: skip
+    return replace(
+        pipeline,
+        workers=tuple(
+            replace(
+                worker,
+                chunks=tuple(
+                    replace(
+                        chunk,
+                        layers=((first[at], first[at + 1] - 1),),
+                        runs=(StrategyRun(layers=counts[at], strategy=chunk.runs[0].strategy),),
+                    )
+                    for chunk in worker.chunks
+                    for at in [chunk.virtual_stage]
+                ),
+            )
+            for worker in pipeline.workers
+        ),
+    )
 
 
 def emulated_s(job: Job, scale: float) -> tuple[float, float]:

@@ -68,18 +68,39 @@ def main() -> None:
     profiles = read_profiles(options.profiles)
     cases = json.loads(options.cases.read_text())["cases"]
     rows = [_compared(profiles, case) for case in cases]
-    columns = ("cluster", "batch", "Sailor", "Metis", "ours", "below", "Sailor, free", "Metis, free", "below",
-               "compute bound", "bound", "planning")  # fmt: skip
+    columns = (
+        "cluster",
+        "batch",
+        "Sailor",
+        "Metis",
+        "ours",
+        "below",
+        "Sailor, free",
+        "Metis, free",
+        "below",
+        "compute bound",
+        "bound",
+        "planning",
+    )
     print(markdown_table(columns, [row.cells for row in rows]))
-    print(f"\nGeometric mean below the better: {_mean(row.raw for row in rows)} as published, "
-          f"{_mean(row.free for row in rows)} at equal freedom")  # fmt: skip
+    print(
+        f"\nGeometric mean below the better: {_mean(row.raw for row in rows)} as published, "
+        f"{_mean(row.free for row in rows)} at equal freedom"
+    )
     print()
-    print(markdown_table(("cluster", "batch", "published", "ours", "below", "planning"),
-                         [_beyond_row(profiles, *one) for one in BEYOND]))  # fmt: skip
+    print(
+        markdown_table(
+            ("cluster", "batch", "published", "ours", "below", "planning"),
+            [_beyond_row(profiles, *one) for one in BEYOND],
+        )
+    )
     print()
     joined_columns = _all_joined(profiles)
-    print(markdown_table(("cluster", "batch", "ours", "bound", "planning"),
-                         [_large_row(joined_columns, *one) for one in LARGE]))  # fmt: skip
+    print(
+        markdown_table(
+            ("cluster", "batch", "ours", "bound", "planning"), [_large_row(joined_columns, *one) for one in LARGE]
+        )
+    )
 
 
 def planned_s(profiles: ProfileSet, case: dict[str, Any]) -> float:
@@ -139,8 +160,14 @@ def _beyond_row(
     best, _, cpu_s = _planned(_costs(profiles, model, cluster, PER_NODE, ZONE), batch)
     step_s = best.time.step_time_s
     below = f"{1 - step_s / published_s:.1%}"
-    return [f"{model}, {_said(cluster)}", str(batch), f"{published_s:.2f} s ({by})", f"{step_s:.2f} s", below,
-            f"{cpu_s:.1f} s"]  # fmt: skip
+    return [
+        f"{model}, {_said(cluster)}",
+        str(batch),
+        f"{published_s:.2f} s ({by})",
+        f"{step_s:.2f} s",
+        below,
+        f"{cpu_s:.1f} s",
+    ]
 
 
 def _large_row(profiles: ProfileSet, cluster: dict[str, int], batch: int) -> list[str]:

@@ -39,10 +39,12 @@ def main() -> None:
     profiles = read_profiles(options.profiles)
     records = usable(json.loads(options.measured.read_text())["records"])
     clusters = sorted({record["cluster"] for record in records})
-    print(markdown_table(
-        ("cluster", "runs", "time, Sailor", "time, ours", "memory, Sailor", "memory, ours"),
-        [_row(profiles, [r for r in records if r["cluster"] == cluster]) for cluster in clusters],
-    ))  # fmt: skip
+    print(
+        markdown_table(
+            ("cluster", "runs", "time, Sailor", "time, ours", "memory, Sailor", "memory, ours"),
+            [_row(profiles, [r for r in records if r["cluster"] == cluster]) for cluster in clusters],
+        )
+    )
 
 
 def usable(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

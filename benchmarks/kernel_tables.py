@@ -98,42 +98,62 @@ class Source:
 SOURCES = (
     Source(kind="GEMM", file="gemm", dtype="dtype", columns=("m", "n", "k")),
     Source(
-        kind="attention", file="context_attention", dtype="attn_dtype",
+        kind="attention",
+        file="context_attention",
+        dtype="attn_dtype",
         columns=("head_dim", "num_heads", "num_kv_heads", "batch_size", "seq_len"),
         only=(("attn_dtype", "bfloat16"),),
     ),
     Source(
-        kind="attention without mask", file="full_attention", dtype="attn_dtype",
-        columns=("head_dim", "num_heads", "batch_size", "seq_len"), only=(("attn_dtype", "bfloat16"),),
+        kind="attention without mask",
+        file="full_attention",
+        dtype="attn_dtype",
+        columns=("head_dim", "num_heads", "batch_size", "seq_len"),
+        only=(("attn_dtype", "bfloat16"),),
     ),
     Source(
-        kind="latent attention", file="context_mla", dtype="mla_dtype", columns=("num_heads", "batch_size", "seq_len"),
+        kind="latent attention",
+        file="context_mla",
+        dtype="mla_dtype",
+        columns=("num_heads", "batch_size", "seq_len"),
         only=(("mla_dtype", "bfloat16"), ("kv_cache_dtype", "bfloat16")),
     ),
     Source(
-        kind="grouped GEMM of experts", file="moe", dtype="dtype",
+        kind="grouped GEMM of experts",
+        file="moe",
+        dtype="dtype",
         columns=("hidden_size", "expert_ffn", "top_k", "experts", "ep", "tokens"),
         only=(("distribution", "balanced"),),
     ),
     # Eight nodes of the unnamed fabric take twice as long as four per byte; H200's nodes repeat H100's.
     *(
         Source(
-            kind=f"token {way}", file="deepep", dtype="", time=f"{way}_us",
+            kind=f"token {way}",
+            file="deepep",
+            dtype="",
+            time=f"{way}_us",
             columns=("nodes", "hidden_size", "top_k", "experts", "tokens_per_gpu"),
-            only=(("mode", "normal"),), one_of=(("nodes", ("1", "2", "4")), ("sms", ("20", "24"))),
+            only=(("mode", "normal"),),
+            one_of=(("nodes", ("1", "2", "4")), ("sms", ("20", "24"))),
         )
         for way in ("dispatch", "combine")
     ),
     *(
         Source(
-            kind=f"NCCL {name}", file="collectives", dtype="", columns=("num_gpus", "bytes"), only=(("op", op),),
+            kind=f"NCCL {name}",
+            file="collectives",
+            dtype="",
+            columns=("num_gpus", "bytes"),
+            only=(("op", op),),
         )
         for op, name in (
-            ("all_gather", "all-gather"), ("reduce_scatter", "reduce-scatter"), ("all_reduce", "all-reduce"),
+            ("all_gather", "all-gather"),
+            ("reduce_scatter", "reduce-scatter"),
+            ("all_reduce", "all-reduce"),
             ("alltoall", "all-to-all"),
         )
     ),
-)  # fmt: skip
+)
 
 
 @dataclass

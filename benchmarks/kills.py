@@ -116,8 +116,16 @@ def main() -> int:
     asked = parser.parse_args()
     killer = Killer(kills=asked.kills, wait_s=asked.wait, drawn=random.Random(asked.seed), in_steps=asked.in_steps)
     row = PlanRow(pp=2, dp=1, mbs=2, gbs=8)
-    hunted = Hunted(spec=None, row=row, stage_layers=(2, 2), seq_len=1, hidden=4, backend=asked.backend,
-                    timeout_s=120.0, killer=killer)  # fmt: skip
+    hunted = Hunted(
+        spec=None,
+        row=row,
+        stage_layers=(2, 2),
+        seq_len=1,
+        hidden=4,
+        backend=asked.backend,
+        timeout_s=120.0,
+        killer=killer,
+    )
     before = _left(), _sockets()
     started = time.monotonic()
     losses, recoveries = _hunted_run(hunted, killer)
@@ -130,12 +138,18 @@ def main() -> int:
     left, sockets = _left() - before[0], _sockets() - before[1]
     expected: dict[int, float] = {}
     calm = Training(spec=None, row=row, stage_layers=(2, 2), seq_len=1, hidden=4)
-    train(calm, jax.devices(), Steps(count=max(losses) + 1),
-          on_step=lambda number, loss, seconds, step: expected.__setitem__(number, loss)).step.close()  # fmt: skip
+    train(
+        calm,
+        jax.devices(),
+        Steps(count=max(losses) + 1),
+        on_step=lambda number, loss, seconds, step: expected.__setitem__(number, loss),
+    ).step.close()
     different = [number for number in losses if losses[number] != expected[number]]
     when = Counter("step" if " instruction" in one.why and "first" not in one.why else "set up" for one in recoveries)
-    print(f"{asked.backend}: {len(killer.done)} kills, {len(recoveries)} recoveries told ({dict(when)}),"
-          f" {max(losses) + 1} steps, {wall_s:.0f} s")  # fmt: skip
+    print(
+        f"{asked.backend}: {len(killer.done)} kills, {len(recoveries)} recoveries told ({dict(when)}),"
+        f" {max(losses) + 1} steps, {wall_s:.0f} s"
+    )
     print(f"losses that differ from the undisturbed run: {len(different)} of {len(losses)} {different[:5]}")
     print(f"left behind: {sorted(left) or 'nothing'}; sockets of this process more than before: {sockets}")
     return int(bool(different or left))

@@ -35,8 +35,9 @@ def transfer_server() -> dict[str, Spread]:
         done = subprocess.run([*command, "0"], stdout=subprocess.PIPE, text=True, check=True)
         other.wait()
     lines = [line.split() for line in done.stdout.splitlines()]
-    return {name: Spread(float(least), float(middle))
-            for (_, name, _), (least, middle) in zip(SIZES, lines, strict=True)}  # fmt: skip
+    return {
+        name: Spread(float(least), float(middle)) for (_, name, _), (least, middle) in zip(SIZES, lines, strict=True)
+    }
 
 
 def serve(folder: Path, own: int) -> None:
@@ -88,9 +89,14 @@ def ray_ways() -> dict[str, dict[str, Spread]]:
     ray_module()
     connect(ray, HERE)
     try:
-        return {"Ray calls, arrays in its object store": _of_calls(ray, _array_actor()),
-                **({"Ray calls, direct transport (gloo, PyTorch)": _of_calls(ray, _tensor_actor(ray), direct=True)}
-                   if find_spec("torch") else {})}  # fmt: skip
+        return {
+            "Ray calls, arrays in its object store": _of_calls(ray, _array_actor()),
+            **(
+                {"Ray calls, direct transport (gloo, PyTorch)": _of_calls(ray, _tensor_actor(ray), direct=True)}
+                if find_spec("torch")
+                else {}
+            ),
+        }
     finally:
         ray.shutdown()
 

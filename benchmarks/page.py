@@ -158,8 +158,9 @@ def opening_line(page: Any) -> Line:
         browser.chmod(0o700)
         begun = time.perf_counter()
         command = [sys.executable, "-m", "meshwright", "web"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                              env={**os.environ, "BROWSER": str(browser)}) as process:  # fmt: skip
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "BROWSER": str(browser)}
+        ) as process:
             while not shown.exists() and process.poll() is None:
                 time.sleep(0.002)
             page.goto(shown.read_text().strip())
@@ -199,9 +200,11 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
     return [
         Line(f"page of {of}, first paint", paint_ms / 1e3, 1, "s", note=f"served after {ready_s:.2f} s of planning"),
         Line(f"slider of {of}, p95", cuts[18], 50, "ms", note=f"move to paint; median {cuts[9]:.0f} ms"),
-        *(Line(f"slider of {of} beside its {view}, p95", own[18], 50, "ms", note=f"median {own[9]:.0f} ms")
-          for view, own in by_view.items()),
-    ]  # fmt: skip
+        *(
+            Line(f"slider of {of} beside its {view}, p95", own[18], 50, "ms", note=f"median {own[9]:.0f} ms")
+            for view, own in by_view.items()
+        ),
+    ]
 
 
 def pulled(page: Any, without: tuple[str, ...] = ()) -> list[float]:

@@ -42,14 +42,21 @@ def simulator_lines(runs: int) -> list[Line]:
     return [
         Line("schedule table built and checked", 1e3 * build_s, 300, "ms", note=size),
         Line(
-            "simulated with memory over time", 1e3 * single_s, 80, "ms",
+            "simulated with memory over time",
+            1e3 * single_s,
+            80,
+            "ms",
             note=f"first time, unequal stages; {1e3 * again_s:.3g} ms with other times",
         ),
         Line(
-            f"{SETS} sets of durations at once, per set", again_s / each_s, 20, "times as quick as one", at_least=True,
+            f"{SETS} sets of durations at once, per set",
+            again_s / each_s,
+            20,
+            "times as quick as one",
+            at_least=True,
             note=f"{1e3 * each_s:.3g} ms per set, against one that was simulated before",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _median_s(work: Callable[[], object], runs: int) -> float:

@@ -34,9 +34,13 @@ class Family:
         name, _, value = self._word.partition("=")
         with (folder / "family.log").open("ab") as log:
             self.first = subprocess.Popen(
-                [sys.executable, "-P", "-m", "meshwright", *words], cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, env={**os.environ, **(environment or {}), "TMPDIR": str(folder), name: value},
-            )  # fmt: skip
+                [sys.executable, "-P", "-m", "meshwright", *words],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {}), "TMPDIR": str(folder), name: value},
+            )
 
     def living(self) -> dict[int, str]:
         """Command lines of those that live, by process."""

@@ -117,10 +117,14 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=no", "-m", "not slow"]
         ran = subprocess.Popen(
             [*command, "-p", "no:cacheprovider", *tests],
-            cwd=self.place, env={**os.environ, "PYTHONPATH": str(self.place / "src")}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            cwd=self.place,
+            env={**os.environ, "PYTHONPATH": str(self.place / "src")},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (int(self.limit_s), int(self.limit_s) + 5)),
-        )  # fmt: skip
+        )
         try:
             said, _ = ran.communicate(timeout=WAITING * self.limit_s + GRACE_S)
         except subprocess.TimeoutExpired:
@@ -185,8 +189,11 @@ def changed_files(since: str) -> list[Path]:
     """Source files that differ from a commit, those not committed yet included."""
     listed = subprocess.run(
         ["git", "diff", "--name-only", "--diff-filter=AM", since, "--", "src"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     return [ROOT / name for name in listed if name.endswith(".py") and not name.endswith("__init__.py")]
 
 

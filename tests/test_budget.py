@@ -94,9 +94,7 @@ def test_trials_have_what_the_optimum_leaves_of_a_time_limit(
 
 
 def test_studies_that_are_compared_have_alike_shares_of_a_time_limit(left: list[float]) -> None:
-    answer = mw.tune(
-        "gpt2", gpus="4xH100", trials=1, compare=True, repeats=4, tuners=["random"], time_limit=10_000.0
-    )  # fmt: skip
+    answer = mw.tune("gpt2", gpus="4xH100", trials=1, compare=True, repeats=4, tuners=["random"], time_limit=10_000.0)
     assert not answer.stopped
     # Each has a share of what is left: a quarter, a third, a half and all.
     for share, had_s in zip((1 / 4, 1 / 3, 1 / 2, 1.0), left, strict=True):

@@ -27,9 +27,13 @@ def products(level: float) -> Table:
     burst = {"launch_us": 3.0, "memory": 0.85, "heat": 0.03, "level": np.full(m.size, level)}
     seconds = kind_of(table).seconds(table, burst)
     return Table(
-        kind=table.kind, generation=table.generation, dtype="bf16", columns=table.columns, seconds=seconds,
+        kind=table.kind,
+        generation=table.generation,
+        dtype="bf16",
+        columns=table.columns,
+        seconds=seconds,
         owner=table.owner,
-    )  # fmt: skip
+    )
 
 
 def test_numbers_that_made_a_table_come_back() -> None:
@@ -43,9 +47,13 @@ def test_numbers_that_made_a_table_come_back() -> None:
 def test_a_wrong_shape_does_not() -> None:
     table = products(0.9)
     other = Table(
-        kind="GEMM", generation="Hopper", dtype="bf16", columns=table.columns, owner=table.owner,
+        kind="GEMM",
+        generation="Hopper",
+        dtype="bf16",
+        columns=table.columns,
+        owner=table.owner,
         seconds=table.seconds * (1 + 0.5 * (table.columns["k"] < 2000)),
-    )  # fmt: skip
+    )
     assert np.quantile(np.abs(predict(other, *fit(other))), 0.9) > 0.05
 
 

@@ -60,9 +60,15 @@ def answer(words: str, setting: Setting, folder: Path) -> dict[str, object]:
     (folder / "study.toml").write_text(STUDY)
     command = [sys.executable, "-m", "meshwright", *words.split(), "--json"]
     ran = subprocess.run(
-        command, env=setting.environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+        command,
+        env=setting.environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
         preexec_fn=setting.bind,
-    )  # fmt: skip
+    )
     assert ran.returncode in (0, 5), ran.stdout + ran.stderr
     return {"printed": TIMING.sub("", ran.stdout), **{path.name: written(path) for path in folder.iterdir()}}
 

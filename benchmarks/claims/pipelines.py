@@ -51,19 +51,55 @@ def gpipe() -> Iterator[Claim]:
 def bubbles() -> Iterator[Claim]:
     """Shares that the papers derive."""
     for system, says, published, command, source, known in (
-        ("Chimera", "idle share (D - 2)/(3N/2 + D - 2) with D = N = 8", 100 * 6 / 18, "chimera --p 8 --m 8",
-         "Li and Hoefler, SC 2021, table 2", "P"),
-        ("Hanayo", "one wave of 4 workers idles (2P - 2)/(3PW + P - 1) = 40%", 40.0, "hanayo --p 4 --m 4 --v 2",
-         "Liu et al., SC 2023, by notes on it", "2"),
-        ("DualPipe", "idles (PP/2 - 1)(F&B + B - 3W): 2 of 26 for PP = 4 and 8 micro-batches", 100 * 2 / 26,
-         "dualpipe --p 4 --m 8", "deepseek-ai/DualPipe", "C"),
-        ("DualPipeV", "idles (PP - 1)(F&B + B - 3W) of half chunks: 3 of 27", 100 * 3 / 27, "dualpipev --p 4 --m 8",
-         "deepseek-ai/DualPipe", "C"),
-        ("Seq1F1B", "idles (p - 1)(f + b)/k: 4.5 of 28.5 for two segments", 100 * 4.5 / 28.5,
-         "seq1f1b --p 4 --m 8 --segments 2", "Sun et al., 2024", "C"),
-        ("Interleaved, weight gradients apart", "idles (p - 1)(f + i - w)/v: 1.5 of 25.5", 100 * 1.5 / 25.5,
-         "interleaved-zb --p 4 --m 8 --v 2", "torch.distributed.pipelining", "C"),
-    ):  # fmt: skip
+        (
+            "Chimera",
+            "idle share (D - 2)/(3N/2 + D - 2) with D = N = 8",
+            100 * 6 / 18,
+            "chimera --p 8 --m 8",
+            "Li and Hoefler, SC 2021, table 2",
+            "P",
+        ),
+        (
+            "Hanayo",
+            "one wave of 4 workers idles (2P - 2)/(3PW + P - 1) = 40%",
+            40.0,
+            "hanayo --p 4 --m 4 --v 2",
+            "Liu et al., SC 2023, by notes on it",
+            "2",
+        ),
+        (
+            "DualPipe",
+            "idles (PP/2 - 1)(F&B + B - 3W): 2 of 26 for PP = 4 and 8 micro-batches",
+            100 * 2 / 26,
+            "dualpipe --p 4 --m 8",
+            "deepseek-ai/DualPipe",
+            "C",
+        ),
+        (
+            "DualPipeV",
+            "idles (PP - 1)(F&B + B - 3W) of half chunks: 3 of 27",
+            100 * 3 / 27,
+            "dualpipev --p 4 --m 8",
+            "deepseek-ai/DualPipe",
+            "C",
+        ),
+        (
+            "Seq1F1B",
+            "idles (p - 1)(f + b)/k: 4.5 of 28.5 for two segments",
+            100 * 4.5 / 28.5,
+            "seq1f1b --p 4 --m 8 --segments 2",
+            "Sun et al., 2024",
+            "C",
+        ),
+        (
+            "Interleaved, weight gradients apart",
+            "idles (p - 1)(f + i - w)/v: 1.5 of 25.5",
+            100 * 1.5 / 25.5,
+            "interleaved-zb --p 4 --m 8 --v 2",
+            "torch.distributed.pipelining",
+            "C",
+        ),
+    ):
         yield Claim(
             system=system,
             says=says,

@@ -15,13 +15,25 @@ def alpa() -> Iterator[Claim]:
     """Plans that Alpa's repository ships, and its gains."""
     where = "--seq 1024 --gbs 1024 --dtype fp16"
     for what, model, gpus, plan in (
-        ("6.7B on 16 V100: two stages of 2 x 4 devices, 64 micro-batches", "gpt3-6.7b", "2xp3.16xlarge",
-         "tp4.nosp.pp2.dp2.z1.mbs8.rc-full"),
-        ("15B on 32 V100: four stages of 2 x 4 devices, 128 micro-batches", f"{MODELS}/gpt-15b.json", "4xp3.16xlarge",
-         "tp4.nosp.pp4.dp2.z1.mbs4.rc-full"),
-        ("2.6B on 8 V100: three stages, 128 micro-batches (here two equal ones)", f"{MODELS}/gpt-2.6b.json",
-         "1xp3.16xlarge", "pp2.dp4.mbs2.z1.rc-full"),
-    ):  # fmt: skip
+        (
+            "6.7B on 16 V100: two stages of 2 x 4 devices, 64 micro-batches",
+            "gpt3-6.7b",
+            "2xp3.16xlarge",
+            "tp4.nosp.pp2.dp2.z1.mbs8.rc-full",
+        ),
+        (
+            "15B on 32 V100: four stages of 2 x 4 devices, 128 micro-batches",
+            f"{MODELS}/gpt-15b.json",
+            "4xp3.16xlarge",
+            "tp4.nosp.pp4.dp2.z1.mbs4.rc-full",
+        ),
+        (
+            "2.6B on 8 V100: three stages, 128 micro-batches (here two equal ones)",
+            f"{MODELS}/gpt-2.6b.json",
+            "1xp3.16xlarge",
+            "pp2.dp4.mbs2.z1.rc-full",
+        ),
+    ):
         yield Claim(
             system="Alpa",
             says=f"its plan for GPT {what}",

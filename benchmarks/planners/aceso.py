@@ -150,8 +150,13 @@ class _Search:
         for other in {worst - 1, worst + 1, idlest} - {worst}:
             for moved in (1, 2, own.layers // 4):
                 if 0 <= other < len(stages) and 0 < moved < own.layers:
-                    yield _with(plan, {worst: own._replace(layers=own.layers - moved),
-                                       other: stages[other]._replace(layers=stages[other].layers + moved)})  # fmt: skip
+                    yield _with(
+                        plan,
+                        {
+                            worst: own._replace(layers=own.layers - moved),
+                            other: stages[other]._replace(layers=stages[other].layers + moved),
+                        },
+                    )
         for tp in (own.tp * 2, own.tp // 2):
             if 0 < tp <= min(own.devices, self.profile.node):
                 yield _with(plan, {worst: own._replace(tp=tp)})

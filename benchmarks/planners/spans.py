@@ -132,10 +132,13 @@ class Spans:
         starts = [(0, 0), *ends]
         return Proposal(
             stages=tuple(
-                PlannedStage(first=start[0], devices=end[1] - start[1],
-                             rows=(self.rows[end[1] - start[1]][1],) * (end[0] - start[0]))
+                PlannedStage(
+                    first=start[0],
+                    devices=end[1] - start[1],
+                    rows=(self.rows[end[1] - start[1]][1],) * (end[0] - start[0]),
+                )
                 for start, end in zip(starts, ends, strict=False)
             ),
             wave=self.wave,
             step_s=step_s,
-        )  # fmt: skip
+        )

@@ -27,14 +27,20 @@ TRAINER = "train.py --model_name_or_path Qwen/Qwen3-0.6B --max_seq_length 2048 -
 @pytest.mark.parametrize(
     ("command", "plan"),
     [
-        ("python submit.py --nodes 2 --gpus 8 -- accelerate launch --mixed_precision bf16 --use_deepspeed "
-         f"--deepspeed_config_file conf/zero3.conf {TRAINER}", "dp8.z3.mbs2.gbs16"),
+        (
+            "python submit.py --nodes 2 --gpus 8 -- accelerate launch --mixed_precision bf16 --use_deepspeed "
+            f"--deepspeed_config_file conf/zero3.conf {TRAINER}",
+            "dp8.z3.mbs2.gbs16",
+        ),
         (f"deepspeed {TRAINER} --bf16 --deepspeed conf/zero3.conf", "dp8.z3.mbs2.gbs16"),
-        ("accelerate launch --use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --mixed_precision bf16 "
-         f"{TRAINER}", "dp8.z2.mbs2.gbs16.off-og.nodpov"),
+        (
+            "accelerate launch --use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --mixed_precision bf16 "
+            f"{TRAINER}",
+            "dp8.z2.mbs2.gbs16.off-og.nodpov",
+        ),
         (f"accelerate launch --mixed_precision bf16 {TRAINER}", "dp8.mbs2.gbs16"),
     ],
-)  # fmt: skip
+)
 def test_an_engine_is_read_by_whatever_names_it(tmp_path: Path, command: str, plan: str) -> None:
     """A file of any suffix, also behind the launcher that a submitting program is given."""
     (tmp_path / "conf").mkdir()
@@ -194,8 +200,16 @@ def test_options_of_a_fork_that_name_files_are_listed_and_others_refused(tmp_pat
 
 def test_the_json_of_galvatron_needs_no_option(tmp_path: Path) -> None:
     file = tmp_path / "galvatron_config.json"
-    keys = {"pp_deg": 1, "tp_sizes_enc": "2,2", "tp_consecutive_flags": "1,1", "dp_types_enc": "0,0", "global_bsz": 16,
-            "chunks": 2, "checkpoint": "0,0", "default_dp_type": "zero2"}  # fmt: skip
+    keys = {
+        "pp_deg": 1,
+        "tp_sizes_enc": "2,2",
+        "tp_consecutive_flags": "1,1",
+        "dp_types_enc": "0,0",
+        "global_bsz": 16,
+        "chunks": 2,
+        "checkpoint": "0,0",
+        "default_dp_type": "zero2",
+    }
     file.write_text(json.dumps(keys))
     report = check(file, cluster="8xH100", search=False)
     assert [one.what for one in report.violations if one.code == "ASK"] == ["no model is given"]

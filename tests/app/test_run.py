@@ -48,8 +48,10 @@ def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_
     names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
     assert list(names) == ["predicted: mesh 0", "predicted: mesh 1", "measured: mesh 0", "measured: mesh 1"]
     for mesh in range(2):
-        ran, foreseen = ([event["name"] for event in events if event["pid"] == names[f"{step}: mesh {mesh}"]
-                          and event["ph"] == "X"] for step in ("measured", "predicted"))  # fmt: skip
+        ran, foreseen = (
+            [event["name"] for event in events if event["pid"] == names[f"{step}: mesh {mesh}"] and event["ph"] == "X"]
+            for step in ("measured", "predicted")
+        )
         assert ran == foreseen
         assert f"B{mesh}.1" in ran
 
@@ -168,5 +170,12 @@ def test_elastic_runs_need_workers_and_checkpoints() -> None:
 
 def test_elastic_runs_drain_their_pipelines() -> None:
     with pytest.raises(MeshwrightError, match="may drain its pipeline"):
-        mw.run("llama-tiny", "pp2.dp1.2bw.mbs1.gbs4", layers=2, devices=2, elastic=True, checkpoint="/nowhere",
-               backend="processes")  # fmt: skip
+        mw.run(
+            "llama-tiny",
+            "pp2.dp1.2bw.mbs1.gbs4",
+            layers=2,
+            devices=2,
+            elastic=True,
+            checkpoint="/nowhere",
+            backend="processes",
+        )

@@ -20,8 +20,11 @@ def test_every_combination_is_asked_once_the_last_axis_quickest() -> None:
     study = read_study({"model": ["gpt2", "llama-3-8b"], "gpus": "8xH100", "seq": [1024, "2k"], "gbs": 64})
     asked = [dict(question.values) for question in study.questions()]
     assert [(one["model"], one["seq_len"]) for one in asked] == [
-        ("gpt2", 1024), ("gpt2", 2048), ("llama-3-8b", 1024), ("llama-3-8b", 2048),
-    ]  # fmt: skip
+        ("gpt2", 1024),
+        ("gpt2", 2048),
+        ("llama-3-8b", 1024),
+        ("llama-3-8b", 2048),
+    ]
     assert study.size == len(asked) == 4
     assert {one["global_batch"] for one in asked} == {64}
     assert [question.number for question in study.questions()] == [0, 1, 2, 3]
@@ -146,9 +149,12 @@ def test_size_is_the_number_of_different_questions(counts: list[int], clusters: 
         if any(name in text for text in clusters)
     }
     table = {
-        "model": "gpt2", "gpus": clusters, "gpu": numbers,
-        "seq": [128 * (n + 1) for n in range(counts[2])], "gbs": [64 * (n + 1) for n in range(counts[3])],
-    }  # fmt: skip
+        "model": "gpt2",
+        "gpus": clusters,
+        "gpu": numbers,
+        "seq": [128 * (n + 1) for n in range(counts[2])],
+        "gbs": [64 * (n + 1) for n in range(counts[3])],
+    }
     study = read_study(table)
     asked = [question.values for question in study.questions()]
     assert len(set(asked)) == len(asked) == study.size

@@ -96,8 +96,10 @@ def test_stated_plans_are_priced_whether_they_fit_or_not(tmp_path: Path) -> None
     found = swept(tmp_path / "s.parquet", study=study)
     rows = list(read_sweep(tmp_path / "s.parquet"))
     assert [(row["stated_plan"], row["gpus"], row["fits"]) for row in rows[::2]] == [
-        ("tp1", "8xH100", "no"), ("tp1", "16xH100", "no"), ("tp16", "16xH100", "yes"),
-    ]  # fmt: skip
+        ("tp1", "8xH100", "no"),
+        ("tp1", "16xH100", "no"),
+        ("tp16", "16xH100", "yes"),
+    ]
     (price,) = [one for one in effects(found.study, found.designs) if one["axis"] == "price"]
     assert price["tokens_per_s_ratio"] == pytest.approx(1)
     assert price["price_per_token_ratio"] == pytest.approx(2)

@@ -103,9 +103,15 @@ def test_without_the_optimum_the_space_is_not_searched() -> None:
 def test_what_is_wrong_is_said_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         tune(
-            "gpt2", **SMALL, tuners=["optuna:tpe+asha", "smacc"], trials=-1, repeats=2, resume=True,
-            storage=None, optimum=False,
-        )  # fmt: skip
+            "gpt2",
+            **SMALL,
+            tuners=["optuna:tpe+asha", "smacc"],
+            trials=-1,
+            repeats=2,
+            resume=True,
+            storage=None,
+            optimum=False,
+        )
     text = str(caught.value)
     for part in ("scheduler 'asha'", "unknown tuner 'smacc'", "trials", "--repeats", "--resume", "2 tuners"):
         assert part in text

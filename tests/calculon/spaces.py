@@ -110,12 +110,28 @@ def loops(app: Application, system: System, procs: int, batch: int, *, full: boo
                     ):
                         shard, redo, dp_overlap, tp_overlap, w, a, o, fused, dtype, tn, pn, dn = choice
                         values = {
-                            "num_procs": procs, "tensor_par": t, "pipeline_par": p, "data_par": d,
-                            "tensor_par_net": tn, "pipeline_par_net": pn, "data_par_net": dn,
-                            "batch_size": gbs, "microbatch_size": mbs, "datatype": dtype, "fused_activation": fused,
-                            "attention_type": "multihead", "activation_recompute": recompute,
-                            "pipeline_interleaving": v, "optimizer_sharding": shard, "tensor_par_comm_type": comm,
-                            "tensor_par_overlap": tp_overlap, "seq_par_ag_redo": redo, "data_par_overlap": dp_overlap,
-                            "weight_offload": w, "activations_offload": a, "optimizer_offload": o, "training": True,
-                        }  # fmt: skip
+                            "num_procs": procs,
+                            "tensor_par": t,
+                            "pipeline_par": p,
+                            "data_par": d,
+                            "tensor_par_net": tn,
+                            "pipeline_par_net": pn,
+                            "data_par_net": dn,
+                            "batch_size": gbs,
+                            "microbatch_size": mbs,
+                            "datatype": dtype,
+                            "fused_activation": fused,
+                            "attention_type": "multihead",
+                            "activation_recompute": recompute,
+                            "pipeline_interleaving": v,
+                            "optimizer_sharding": shard,
+                            "tensor_par_comm_type": comm,
+                            "tensor_par_overlap": tp_overlap,
+                            "seq_par_ag_redo": redo,
+                            "data_par_overlap": dp_overlap,
+                            "weight_offload": w,
+                            "activations_offload": a,
+                            "optimizer_offload": o,
+                            "training": True,
+                        }
                         yield tuple(values[key] for key in KEYS)

@@ -126,8 +126,11 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     assert best.stats["proc_mem_tier1_cap_req"] == 69_537_988_608
     execution = asdict(best.execution)
     assert {key: execution[key] for key in ("tensor_par", "pipeline_par", "data_par", "microbatch_size")} == {
-        "tensor_par": 4, "pipeline_par": 16, "data_par": 8, "microbatch_size": 1
-    }  # fmt: skip
+        "tensor_par": 4,
+        "pipeline_par": 16,
+        "data_par": 8,
+        "microbatch_size": 1,
+    }
     assert execution["pipeline_interleaving"] == 6
     assert (execution["activation_recompute"], execution["tensor_par_comm_type"]) == ("attn_only", "rs_ag")
     assert not execution["optimizer_sharding"]

@@ -146,9 +146,15 @@ def test_a_file_that_cannot_be_gone_on_with_is_refused_and_kept(tmp_path: Path, 
 def test_all_problems_of_a_sweep_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         calculon_sweep(
-            ["gpt4"], ["a100_80"], procs=[0], batches=[2**40], output=str(tmp_path / "no" / "s.parquet"), space="ful",
-            dtype="float17", pin=["tensor=3", "tensor_par=x"],
-        )  # fmt: skip
+            ["gpt4"],
+            ["a100_80"],
+            procs=[0],
+            batches=[2**40],
+            output=str(tmp_path / "no" / "s.parquet"),
+            space="ful",
+            dtype="float17",
+            pin=["tensor=3", "tensor_par=x"],
+        )
     text = caught.value.render()
     for word in ("gpt4", "a100_80", "procs is 0", "batch", "ful", "float17", "'tensor'", "tensor_par=x", "no folder"):
         assert word in text
@@ -261,9 +267,12 @@ def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int
     procs = ",".join(str(count) for count in range(64, 4096, 16))
     arguments = ["calculon", "sweep", "gpt3-175B", "a100_80g", "--procs", procs, "--batch", "2048", "-o", str(path)]
     with subprocess.Popen(
-        [sys.executable, "-m", "meshwright", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "meshwright", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "NO_COLOR": "1"},
-    ) as process:  # fmt: skip
+    ) as process:
         deadline = time.monotonic() + 120
         while (
             not any(rows.stat().st_size > 1000 for rows in tmp_path.glob(".*parts/begun"))

@@ -75,9 +75,14 @@ def timings(
             element_bytes=2,
         )
         return TimedAttention(
-            dtype="bf16", batch=1, heads=32, head_dim=128, seq_len=seq_len, backward=backward,
+            dtype="bf16",
+            batch=1,
+            heads=32,
+            head_dim=128,
+            seq_len=seq_len,
+            backward=backward,
             seconds=float(seconds) * slower(),
-        )  # fmt: skip
+        )
 
     return Timings(
         products=tuple(product(size, k) for size in (2048, 4096, 8192) for k in (128, 512, 2048, 8192)),

@@ -30,9 +30,24 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
 
 def test_search_answers_as_promised(app: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = answer(
-        capsys, "calculon", "search", app, "a100_80g", "--procs", "16", "--batch", "16", "--dtype", "float16",
-        "--space", "optimal-execution", "--no-tp-overlap", "--no-dp-overlap", "--top", "3",
-    )  # fmt: skip
+        capsys,
+        "calculon",
+        "search",
+        app,
+        "a100_80g",
+        "--procs",
+        "16",
+        "--batch",
+        "16",
+        "--dtype",
+        "float16",
+        "--space",
+        "optimal-execution",
+        "--no-tp-overlap",
+        "--no-dp-overlap",
+        "--top",
+        "3",
+    )
     assert code == 0
     assert found["schema"] == "meshwright.calculon-search/1"
     assert {"space", "priced", "feasible", "pruned", "optimal"} <= set(found["search"])

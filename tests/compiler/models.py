@@ -22,8 +22,13 @@ def language_model() -> dict[str, Any]:
         return jnp.asarray(drawn.randn(*shape) * 0.3, jnp.float32)
 
     def layer() -> dict[str, jax.Array]:
-        return {"qkv": matrix(WIDTH, 3 * WIDTH), "out": matrix(WIDTH, WIDTH), "up": matrix(WIDTH, 2 * WIDTH),
-                "down": matrix(2 * WIDTH, WIDTH), "bias": matrix(WIDTH)}  # fmt: skip
+        return {
+            "qkv": matrix(WIDTH, 3 * WIDTH),
+            "out": matrix(WIDTH, WIDTH),
+            "up": matrix(WIDTH, 2 * WIDTH),
+            "down": matrix(2 * WIDTH, WIDTH),
+            "bias": matrix(WIDTH),
+        }
 
     return {"embedding": matrix(WORDS, WIDTH), "layers": [layer() for _ in range(LAYERS)]}
 

@@ -125,9 +125,12 @@ def test_layers_of_two_kinds_are_cut_apart() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    layers=st.integers(LEAST_LAYERS + 2, 14), odd=st.integers(0, 13), shared=st.booleans(), returned=st.booleans(),
+    layers=st.integers(LEAST_LAYERS + 2, 14),
+    odd=st.integers(0, 13),
+    shared=st.booleans(),
+    returned=st.booleans(),
     differentiated=st.booleans(),
-)  # fmt: skip
+)
 def test_parts_compute_what_the_whole_does(
     layers: int, odd: int, shared: bool, returned: bool, differentiated: bool
 ) -> None:

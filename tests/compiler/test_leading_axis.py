@@ -62,9 +62,10 @@ def test_parts_compute_what_the_whole_computes(name: str) -> None:
     joined = [
         eqn
         for eqn in parts.jaxpr.eqns
-        if eqn.primitive.name == "concatenate" and eqn.params["dimension"] == 0
+        if eqn.primitive.name == "concatenate"
+        and eqn.params["dimension"] == 0
         and eqn.outvars[0] is not parts.jaxpr.outvars[0]
-    ]  # fmt: skip
+    ]
     assert bool(joined) == (name in GATHERED)
 
 

@@ -60,19 +60,23 @@ def drawn(seed: int) -> PipelineSet:
             tensor = int(rng.choice([one for one in (1, 2, 4) if one <= spare]))
             data = int(rng.choice([one for one in (1, 2, 3) if one * tensor <= spare]))
             grid = GridSplit(grid=DeviceGrid.of(data=data, tensor=tensor), ranks_of=columns_and_rows)
-            workers.append(StageDevices(
-                devices=tuple(range(8 - free, 8 - free + data * tensor)),
-                data=DataSharding(stage=int(rng.integers(0, 4))),
-                split=grid if tensor > 1 else None,
-            ))  # fmt: skip
+            workers.append(
+                StageDevices(
+                    devices=tuple(range(8 - free, 8 - free + data * tensor)),
+                    data=DataSharding(stage=int(rng.integers(0, 4))),
+                    split=grid if tensor > 1 else None,
+                )
+            )
             free -= data * tensor
-        pipelines.append(StagedPipeline(
-            workers=tuple(workers),
-            samples=6 * int(rng.integers(1, 3)),
-            micro_batches=int(rng.integers(1, 5)),
-            schedule=str(rng.choice(["1f1b", "gpipe", "zb-h1"])),
-            step=step_of(frozenset(cuts)),
-        ))  # fmt: skip
+        pipelines.append(
+            StagedPipeline(
+                workers=tuple(workers),
+                samples=6 * int(rng.integers(1, 3)),
+                micro_batches=int(rng.integers(1, 5)),
+                schedule=str(rng.choice(["1f1b", "gpipe", "zb-h1"])),
+                step=step_of(frozenset(cuts)),
+            )
+        )
     return PipelineSet(pipelines=tuple(pipelines))
 
 
@@ -100,10 +104,12 @@ def test_drawn_pipelines_make_the_update_of_the_whole_batch(seed: int) -> None:
 
 def test_gradients_are_weighted_by_samples_not_by_pipelines() -> None:
     """Of two pipelines, one with five times the samples: an even mean of the two would be another update."""
-    method = PipelineSet(pipelines=tuple(
-        StagedPipeline(workers=(StageDevices(devices=(number,)),), samples=samples, micro_batches=count)
-        for number, (samples, count) in enumerate([(5, 2), (2, 1)])
-    ))  # fmt: skip
+    method = PipelineSet(
+        pipelines=tuple(
+            StagedPipeline(workers=(StageDevices(devices=(number,)),), samples=samples, micro_batches=count)
+            for number, (samples, count) in enumerate([(5, 2), (2, 1)])
+        )
+    )
     step = step_of(frozenset())
     with jax_precision("fp64"):
         state, (batch, *_) = state_and_batches(12)
@@ -132,8 +138,9 @@ def test_what_does_not_go_together_is_said() -> None:
         parallelize(step, method=one_worker(step=step_of(frozenset({2}))), loss="mean").lower(state, batch)
     with pytest.raises(InputError, match="a device belongs to one worker"):
         PipelineSet(pipelines=one_worker().pipelines * 2)
-    two = StagedPipeline(workers=(StageDevices(devices=(0,)), StageDevices(devices=(1,))), samples=2,
-                         micro_batches=2, schedule="chimera")  # fmt: skip
+    two = StagedPipeline(
+        workers=(StageDevices(devices=(0,)), StageDevices(devices=(1,))), samples=2, micro_batches=2, schedule="chimera"
+    )
     there = parallelize(step, method=PipelineSet(pipelines=(two,)), loss="mean")
     with pytest.raises(InputError, match="schedule chimera in a set of pipelines"):
         there.lower(state, batch)

@@ -98,7 +98,7 @@ def test_more_stages_than_operations_are_refused() -> None:
         (lambda a: a.sum(), [(4, 4)], 16),
         (lambda a: a.reshape(-1)[::2], [(4, 4)], 0),
     ],
-)  # fmt: skip
+)
 def test_operations_in_closed_form(fun: Any, shapes: list[tuple[int, ...]], flop: float) -> None:
     program = jax.make_jaxpr(fun)(*(jnp.zeros(shape) for shape in shapes))
     assert sum(eqn_flop(eqn) for eqn in program.jaxpr.eqns) == flop

@@ -91,7 +91,7 @@ def test_a_step_is_read_from_shapes_alone() -> None:
         (lambda w, x: jax.lax.fori_loop(0, 3, lambda _, w: TWO(w, x)[0], w), 2, "takes 1 in loops or branches"),
         (descent(lambda w, x: (x @ w).mean()), 3, "num_micro_batches=2"),
     ],
-)  # fmt: skip
+)
 def test_steps_that_cannot_be_read(fun: Callable[..., Any], micro_batches: int, words: str) -> None:
     with pytest.raises(InputError) as caught:
         trace_step(fun, (WEIGHTS, BATCH), micro_batches=micro_batches)

@@ -36,9 +36,13 @@ def log_of(logits: Any, actions: Any) -> Any:
 
 def paths(length: int = LENGTH, samples: int = SAMPLES) -> dict[str, Any]:
     """Time first, as actors collect it."""
-    return {"seen": drawn(length, samples, FEATURES, seed=1), "action": whole(ACTIONS, length, samples, seed=2),
-            "reward": drawn(length, samples, seed=3), "done": whole(5, length, samples, seed=4) == 0,
-            "old": -jnp.abs(drawn(length, samples, seed=5))}  # fmt: skip
+    return {
+        "seen": drawn(length, samples, FEATURES, seed=1),
+        "action": whole(ACTIONS, length, samples, seed=2),
+        "reward": drawn(length, samples, seed=3),
+        "done": whole(5, length, samples, seed=4) == 0,
+        "old": -jnp.abs(drawn(length, samples, seed=5)),
+    }
 
 
 @case
@@ -58,8 +62,9 @@ def importance_weighted_actors_with_time_first() -> Case:
 
         _, more = jax.lax.scan(back, jnp.zeros_like(values[0]), (delta, ratio, kept), reverse=True)
         wanted = jax.lax.stop_gradient(values + more)
-        gain = jax.lax.stop_gradient(ratio * (batch["reward"] + kept * jnp.concatenate([wanted[1:], values[-1:]])
-                                              - values))  # fmt: skip
+        gain = jax.lax.stop_gradient(
+            ratio * (batch["reward"] + kept * jnp.concatenate([wanted[1:], values[-1:]]) - values)
+        )
         p = jax.nn.softmax(logits)
         entropy = -(p * jax.nn.log_softmax(logits)).sum(-1).mean()
         policy = -(log_of(logits, batch["action"]) * gain).mean()
@@ -87,8 +92,11 @@ def recurrent_policy_with_resets_and_a_carried_state() -> Case:
         clipped = jnp.clip(ratio, 0.8, 1.2)
         return -jnp.minimum(ratio * gain, clipped * gain).mean()
 
-    params = {"in": drawn(FEATURES, WIDTH, scale=0.4), "own": drawn(WIDTH, WIDTH, seed=1, scale=0.3),
-              "policy": drawn(WIDTH, ACTIONS, seed=2, scale=0.3)}  # fmt: skip
+    params = {
+        "in": drawn(FEATURES, WIDTH, scale=0.4),
+        "own": drawn(WIDTH, WIDTH, seed=1, scale=0.3),
+        "policy": drawn(WIDTH, ACTIONS, seed=2, scale=0.3),
+    }
     return with_optimizer(adam(), loss, params, {**paths(), "hidden": drawn(SAMPLES, WIDTH, seed=8)})
 
 
@@ -120,8 +128,12 @@ def twin_critics_with_a_delayed_policy() -> Case:
 
             updates, opt = optimizer.update(jax.grad(value)(actor), actor_opt)
             new = optax.apply_updates(actor, updates)
-            return (new, opt, optax.incremental_update(new, actor_slow, 0.05),
-                    optax.incremental_update(critic, critic_slow, 0.05))  # fmt: skip
+            return (
+                new,
+                opt,
+                optax.incremental_update(new, actor_slow, 0.05),
+                optax.incremental_update(critic, critic_slow, 0.05),
+            )
 
         actor, actor_opt, actor_slow, critic_slow = jax.lax.cond(
             count % 2 == 0, acted, lambda _: (actor, actor_opt, actor_slow, critic_slow), None
@@ -130,10 +142,22 @@ def twin_critics_with_a_delayed_policy() -> Case:
 
     actor = mlp(FEATURES, WIDTH, 2)
     critic = [mlp(FEATURES + 2, WIDTH, 1, seed=3), mlp(FEATURES + 2, WIDTH, 1, seed=6)]
-    state = (actor, critic, actor, critic, optimizer.init(actor), optimizer.init(critic), jnp.int32(0),
-             jax.random.key(0))  # fmt: skip
-    batch = {"seen": drawn(SAMPLES, FEATURES, seed=1), "next": drawn(SAMPLES, FEATURES, seed=2),
-             "action": jnp.tanh(drawn(SAMPLES, 2, seed=3)), "reward": drawn(SAMPLES, seed=4)}  # fmt: skip
+    state = (
+        actor,
+        critic,
+        actor,
+        critic,
+        optimizer.init(actor),
+        optimizer.init(critic),
+        jnp.int32(0),
+        jax.random.key(0),
+    )
+    batch = {
+        "seen": drawn(SAMPLES, FEATURES, seed=1),
+        "next": drawn(SAMPLES, FEATURES, seed=2),
+        "action": jnp.tanh(drawn(SAMPLES, 2, seed=3)),
+        "reward": drawn(SAMPLES, seed=4),
+    }
     return Case(step=step, state=state, batch=batch)
 
 
@@ -176,9 +200,13 @@ def model_of_the_world_with_free_nats() -> Case:
         updates, opt_state = adam().update(grads, opt_state)
         return (optax.apply_updates(params, updates), opt_state, key), (value, error)
 
-    params = {"in": drawn(6, WIDTH, scale=0.4), "own": drawn(WIDTH, WIDTH, seed=1, scale=0.3),
-              "before": drawn(WIDTH, 4, seed=2), "after": drawn(WIDTH + FEATURES, 4, seed=3, scale=0.3),
-              "out": drawn(WIDTH + 4, FEATURES, seed=4, scale=0.3)}  # fmt: skip
+    params = {
+        "in": drawn(6, WIDTH, scale=0.4),
+        "own": drawn(WIDTH, WIDTH, seed=1, scale=0.3),
+        "before": drawn(WIDTH, 4, seed=2),
+        "after": drawn(WIDTH + FEATURES, 4, seed=3, scale=0.3),
+        "out": drawn(WIDTH + 4, FEATURES, seed=4, scale=0.3),
+    }
     batch = {"seen": drawn(SAMPLES, LENGTH, FEATURES, seed=1), "action": drawn(SAMPLES, LENGTH, 2, seed=2)}
     return Case(step=step, state=(params, adam().init(params), jax.random.key(0)), batch=batch)
 
@@ -200,11 +228,19 @@ def unrolled_model_with_scaled_gradients() -> Case:
             hidden = halved(jnp.tanh(forward(params["move"], jnp.concatenate([hidden, hot], -1))))
         return (batch["weight"] * total).mean()
 
-    params = {"see": mlp(FEATURES, WIDTH), "act": mlp(WIDTH, ACTIONS, seed=1), "judge": mlp(WIDTH, 5, seed=2),
-              "move": mlp(WIDTH + ACTIONS, WIDTH, seed=3)}  # fmt: skip
-    batch = {"seen": drawn(SAMPLES, FEATURES, seed=1), "visits": jax.nn.softmax(drawn(SAMPLES, 3, ACTIONS, seed=2)),
-             "returns": jax.nn.softmax(drawn(SAMPLES, 3, 5, seed=3)), "action": whole(ACTIONS, SAMPLES, 3, seed=4),
-             "weight": jnp.abs(drawn(SAMPLES, seed=5))}  # fmt: skip
+    params = {
+        "see": mlp(FEATURES, WIDTH),
+        "act": mlp(WIDTH, ACTIONS, seed=1),
+        "judge": mlp(WIDTH, 5, seed=2),
+        "move": mlp(WIDTH + ACTIONS, WIDTH, seed=3),
+    }
+    batch = {
+        "seen": drawn(SAMPLES, FEATURES, seed=1),
+        "visits": jax.nn.softmax(drawn(SAMPLES, 3, ACTIONS, seed=2)),
+        "returns": jax.nn.softmax(drawn(SAMPLES, 3, 5, seed=3)),
+        "action": whole(ACTIONS, SAMPLES, 3, seed=4),
+        "weight": jnp.abs(drawn(SAMPLES, seed=5)),
+    }
     return with_optimizer(optax.chain(optax.clip_by_global_norm(5.0), adam()), loss, params, batch)
 
 
@@ -240,8 +276,12 @@ def returns_as_distributions_projected() -> Case:
         return (params, slow, opt_state, count + 1), (value, priorities)
 
     params = mlp(FEATURES, WIDTH, ACTIONS * atoms)
-    batch = {"seen": drawn(SAMPLES, FEATURES, seed=1), "next": drawn(SAMPLES, FEATURES, seed=2),
-             "action": whole(ACTIONS, SAMPLES, seed=3), "reward": drawn(SAMPLES, seed=4)}  # fmt: skip
+    batch = {
+        "seen": drawn(SAMPLES, FEATURES, seed=1),
+        "next": drawn(SAMPLES, FEATURES, seed=2),
+        "action": whole(ACTIONS, SAMPLES, seed=3),
+        "reward": drawn(SAMPLES, seed=4),
+    }
     return Case(step=step, state=(params, params, adam().init(params), jnp.int32(0)), batch=batch)
 
 
@@ -270,8 +310,11 @@ def trajectories_read_as_sentences() -> Case:
     """Returns, observations and actions take turns in one sequence."""
 
     def loss(params: Any, batch: Any) -> Any:
-        parts = [batch["left"][..., None] @ params["left"], batch["seen"] @ params["seen"],
-                 params["action"][batch["action"]]]  # fmt: skip
+        parts = [
+            batch["left"][..., None] @ params["left"],
+            batch["seen"] @ params["seen"],
+            params["action"][batch["action"]],
+        ]
         x = jnp.stack(parts, axis=2).reshape(len(batch["seen"]), 3 * LENGTH, WIDTH)
         x = x + jnp.repeat(params["time"][batch["time"]], 3, axis=1)
         q, k, v = jnp.split(x @ params["qkv"], 3, axis=-1)
@@ -281,12 +324,21 @@ def trajectories_read_as_sentences() -> Case:
         rows = optax.softmax_cross_entropy_with_integer_labels(logits, batch["action"])
         return (rows * batch["mask"]).sum() / jnp.maximum(batch["mask"].sum(), 1)
 
-    params = {"left": drawn(1, WIDTH), "seen": drawn(FEATURES, WIDTH, seed=1), "action": drawn(ACTIONS, WIDTH, seed=2),
-              "time": drawn(20, WIDTH, seed=3), "qkv": drawn(WIDTH, 3 * WIDTH, seed=4, scale=0.3),
-              "out": drawn(WIDTH, ACTIONS, seed=5, scale=0.3)}  # fmt: skip
-    batch = {"left": drawn(SAMPLES, LENGTH, seed=1), "seen": drawn(SAMPLES, LENGTH, FEATURES, seed=2),
-             "action": whole(ACTIONS, SAMPLES, LENGTH, seed=3), "time": whole(20, SAMPLES, LENGTH, seed=4),
-             "mask": whole(2, SAMPLES, LENGTH, seed=5).astype(jnp.float32)}  # fmt: skip
+    params = {
+        "left": drawn(1, WIDTH),
+        "seen": drawn(FEATURES, WIDTH, seed=1),
+        "action": drawn(ACTIONS, WIDTH, seed=2),
+        "time": drawn(20, WIDTH, seed=3),
+        "qkv": drawn(WIDTH, 3 * WIDTH, seed=4, scale=0.3),
+        "out": drawn(WIDTH, ACTIONS, seed=5, scale=0.3),
+    }
+    batch = {
+        "left": drawn(SAMPLES, LENGTH, seed=1),
+        "seen": drawn(SAMPLES, LENGTH, FEATURES, seed=2),
+        "action": whole(ACTIONS, SAMPLES, LENGTH, seed=3),
+        "time": whole(20, SAMPLES, LENGTH, seed=4),
+        "mask": whole(2, SAMPLES, LENGTH, seed=5).astype(jnp.float32),
+    }
     return with_optimizer(adam(), loss, params, batch)
 
 

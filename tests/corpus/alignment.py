@@ -51,9 +51,13 @@ def log_probabilities(params: Any, ids: Any) -> Any:
 
 def answers() -> dict[str, Any]:
     lengths = 2 + whole(LENGTH - 2, SAMPLES, seed=5)
-    return {"ids": whole(WORDS, SAMPLES, LENGTH, seed=1), "mask": (jnp.arange(LENGTH - 1) < lengths[:, None]) * 1.0,
-            "old": drawn(SAMPLES, LENGTH - 1, seed=3, scale=0.1) - 2.0, "reward": drawn(SAMPLES, seed=2),
-            "group": jnp.arange(SAMPLES, dtype=jnp.int32) // GROUP}  # fmt: skip
+    return {
+        "ids": whole(WORDS, SAMPLES, LENGTH, seed=1),
+        "mask": (jnp.arange(LENGTH - 1) < lengths[:, None]) * 1.0,
+        "old": drawn(SAMPLES, LENGTH - 1, seed=3, scale=0.1) - 2.0,
+        "reward": drawn(SAMPLES, seed=2),
+        "group": jnp.arange(SAMPLES, dtype=jnp.int32) // GROUP,
+    }
 
 
 @case
@@ -83,9 +87,11 @@ def jax_ratios_of_whole_answers_with_reported_clips() -> Case:
         )
         clipped = jnp.clip(ratio, 0.97, 1.04)
         value = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
-        return value, {"clipped": (ratio != clipped).mean(dtype=ratio.dtype),
-                       "kl": ((batch["old"] - new) * mask).sum() / mask.sum(),
-                       "longest": mask.sum(1).max()}  # fmt: skip
+        return value, {
+            "clipped": (ratio != clipped).mean(dtype=ratio.dtype),
+            "kl": ((batch["old"] - new) * mask).sum() / mask.sum(),
+            "longest": mask.sum(1).max(),
+        }
 
     def step(state: Any, batch: Any) -> Any:
         params, opt_state = state
@@ -167,9 +173,16 @@ def nnx_student_of_a_frozen_teacher_by_its_top_words() -> Case:
         optimizer.update(student, grads)
         return value, right
 
-    return Case(step=step, state=(student, optimizer, teacher), batch=sentences(), jit=nnx.jit, after=in_place,
-                narrow=True,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 3})  # fmt: skip
+    return Case(
+        step=step,
+        state=(student, optimizer, teacher),
+        batch=sentences(),
+        jit=nnx.jit,
+        after=in_place,
+        narrow=True,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 3},
+    )
 
 
 @case
@@ -227,12 +240,19 @@ def jax_critic_with_expectiles_and_a_policy_weighted_by_advantages() -> Case:
         slow = optax.incremental_update(new["critic"], slow, 0.1)
         return {"params": new, "slow": slow, "moments": held}, losses
 
-    params = {"value": mlp(FEATURES, WIDTH, 1), "critic": mlp(FEATURES + CLASSES, WIDTH, 1, seed=3),
-              "policy": mlp(FEATURES, WIDTH, CLASSES, seed=6)}  # fmt: skip
+    params = {
+        "value": mlp(FEATURES, WIDTH, 1),
+        "critic": mlp(FEATURES + CLASSES, WIDTH, 1, seed=3),
+        "policy": mlp(FEATURES, WIDTH, CLASSES, seed=6),
+    }
     state = {"params": params, "slow": params["critic"], "moments": {n: adam().init(params[n]) for n in names}}
-    batch = {"x": drawn(SAMPLES, FEATURES, seed=1), "after": drawn(SAMPLES, FEATURES, seed=2),
-             "action": drawn(SAMPLES, CLASSES, seed=3), "reward": drawn(SAMPLES, seed=4),
-             "alive": (whole(4, SAMPLES, seed=5) > 0) * 1.0}  # fmt: skip
+    batch = {
+        "x": drawn(SAMPLES, FEATURES, seed=1),
+        "after": drawn(SAMPLES, FEATURES, seed=2),
+        "action": drawn(SAMPLES, CLASSES, seed=3),
+        "reward": drawn(SAMPLES, seed=4),
+        "alive": (whole(4, SAMPLES, seed=5) > 0) * 1.0,
+    }
     return Case(step=step, state=state, batch=batch)
 
 
@@ -285,9 +305,21 @@ def nnx_advantages_by_a_scan_from_the_end() -> Case:
         explained = 1 - jnp.var(returns - batch["value"]) / jnp.var(returns)
         return value, aux | {"explained": explained}
 
-    batch = {"seen": drawn(SAMPLES, LENGTH, FEATURES, seed=1), "action": whole(CLASSES, SAMPLES, LENGTH, seed=2),
-             "reward": drawn(SAMPLES, LENGTH, seed=3), "value": drawn(SAMPLES, LENGTH, seed=4),
-             "over": (whole(5, SAMPLES, LENGTH, seed=5) == 0) * 1.0, "last": drawn(SAMPLES, seed=6),
-             "old": drawn(SAMPLES, LENGTH, seed=7, scale=0.1) - 1.4}  # fmt: skip
-    return Case(step=step, state=(agent, optimizer), batch=batch, jit=nnx.jit, after=in_place,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 2})  # fmt: skip
+    batch = {
+        "seen": drawn(SAMPLES, LENGTH, FEATURES, seed=1),
+        "action": whole(CLASSES, SAMPLES, LENGTH, seed=2),
+        "reward": drawn(SAMPLES, LENGTH, seed=3),
+        "value": drawn(SAMPLES, LENGTH, seed=4),
+        "over": (whole(5, SAMPLES, LENGTH, seed=5) == 0) * 1.0,
+        "last": drawn(SAMPLES, seed=6),
+        "old": drawn(SAMPLES, LENGTH, seed=7, scale=0.1) - 1.4,
+    }
+    return Case(
+        step=step,
+        state=(agent, optimizer),
+        batch=batch,
+        jit=nnx.jit,
+        after=in_place,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 2},
+    )

@@ -131,8 +131,9 @@ def chex_dataclass_with_a_string() -> Case:
     def step(state: Learner, batch: Any) -> Any:
         loss, grads = jax.value_and_grad(classifier_loss)(state.params, batch)
         updates, opt = optimizer.update(grads, state.opt_state)
-        return Learner(params=optax.apply_updates(state.params, updates), opt_state=opt, steps=state.steps + 1,
-                       name=state.name), loss  # fmt: skip
+        return Learner(
+            params=optax.apply_updates(state.params, updates), opt_state=opt, steps=state.steps + 1, name=state.name
+        ), loss
 
     def unnamed(fun: Any) -> Any:
         @jax.jit
@@ -211,8 +212,10 @@ def jax_checkpoint_policies() -> Case:
     def loss(params: Any, batch: Any) -> Any:
         x = batch["x"]
         for layer in params[:-1]:
-            block = jax.checkpoint(lambda p, x: jnp.tanh(x @ p["w"] + p["b"]),
-                                   policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)  # fmt: skip
+            block = jax.checkpoint(
+                lambda p, x: jnp.tanh(x @ p["w"] + p["b"]),
+                policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+            )
             x = block(layer, x)
         return cross_entropy(x @ params[-1]["w"] + params[-1]["b"], batch["y"])
 
@@ -258,8 +261,12 @@ def jax_recurrent_by_scan() -> Case:
         _, hidden = jax.lax.scan(cell, jnp.zeros((words.shape[0], WIDTH)), words.swapaxes(0, 1))
         return cross_entropy(hidden.swapaxes(0, 1) @ params["out"], batch["next"])
 
-    params = {"table": drawn(WORDS, WIDTH), "x": drawn(WIDTH, WIDTH, scale=0.3), "h": drawn(WIDTH, WIDTH, scale=0.3),
-              "out": drawn(WIDTH, WORDS)}  # fmt: skip
+    params = {
+        "table": drawn(WORDS, WIDTH),
+        "x": drawn(WIDTH, WIDTH, scale=0.3),
+        "h": drawn(WIDTH, WIDTH, scale=0.3),
+        "out": drawn(WIDTH, WORDS),
+    }
     return with_optimizer(optax.sgd(0.1), loss, params, sentences())
 
 

@@ -323,8 +323,12 @@ def linen_patches_predicted_from_other_patches() -> Case:
 
     order = jnp.argsort(drawn(SAMPLES, PATCHES, seed=3), axis=1).astype(jnp.int32)
     params = {"online": online, "ahead": ahead}
-    return Case(step=step, state=(params, online, adam().init(params), jnp.zeros(())), narrow=True,
-                batch={"patches": drawn(SAMPLES, PATCHES, FEATURES, seed=2), "order": order})  # fmt: skip
+    return Case(
+        step=step,
+        state=(params, online, adam().init(params), jnp.zeros(())),
+        narrow=True,
+        batch={"patches": drawn(SAMPLES, PATCHES, FEATURES, seed=2), "order": order},
+    )
 
 
 @case
@@ -353,8 +357,11 @@ def jax_codes_drawn_by_gumbel_that_all_shall_be_used() -> Case:
         value, grads = jax.value_and_grad(loss)(params)
         return (sgd(params, grads), key, count + 1), value
 
-    params = {"codes": drawn(FEATURES, 5, scale=0.4), "table": drawn(5, WIDTH, seed=1),
-              "body": mlp(FEATURES, WIDTH, WIDTH, seed=2)}  # fmt: skip
+    params = {
+        "codes": drawn(FEATURES, 5, scale=0.4),
+        "table": drawn(5, WIDTH, seed=1),
+        "body": mlp(FEATURES, WIDTH, WIDTH, seed=2),
+    }
     return Case(
         step=step,
         state=(params, jax.random.key(3), jnp.zeros(())),

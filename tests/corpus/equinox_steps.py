@@ -74,9 +74,15 @@ def equinox_make_step_as_in_its_guide() -> Case:
 
     model = network()
     state = (model, optimizer.init(eqx.filter(model, eqx.is_array)))
-    return Case(step=make_step, state=state, batch=classified(), jit=lambda fun: fun,
-                call=lambda run, state, batch: run(*state, batch["x"], batch["y"]),
-                after=lambda state, result: result[:2], options={"batch_argnums": (2, 3)})  # fmt: skip
+    return Case(
+        step=make_step,
+        state=state,
+        batch=classified(),
+        jit=lambda fun: fun,
+        call=lambda run, state, batch: run(*state, batch["x"], batch["y"]),
+        after=lambda state, result: result[:2],
+        options={"batch_argnums": (2, 3)},
+    )
 
 
 class Convolutions(eqx.Module):
@@ -86,8 +92,13 @@ class Convolutions(eqx.Module):
 
     def __init__(self, key: Any) -> None:
         one, two = jax.random.split(key)
-        self.layers = [eqx.nn.Conv2d(2, 3, kernel_size=3, key=one), jax.nn.relu, eqx.nn.MaxPool2d(kernel_size=2),
-                       jnp.ravel, eqx.nn.Linear(27, CLASSES, key=two)]  # fmt: skip
+        self.layers = [
+            eqx.nn.Conv2d(2, 3, kernel_size=3, key=one),
+            jax.nn.relu,
+            eqx.nn.MaxPool2d(kernel_size=2),
+            jnp.ravel,
+            eqx.nn.Linear(27, CLASSES, key=two),
+        ]
         self.scale = 0.5
 
     def __call__(self, x: Any) -> Any:
@@ -133,8 +144,11 @@ def equinox_recurrent() -> Case:
         return step
 
     keys = jax.random.split(jax.random.key(0), 3)
-    model = RNN(eqx.nn.Embedding(WORDS, WIDTH, key=keys[0]), eqx.nn.GRUCell(WIDTH, WIDTH, key=keys[1]),
-                eqx.nn.Linear(WIDTH, WORDS, key=keys[2]))  # fmt: skip
+    model = RNN(
+        eqx.nn.Embedding(WORDS, WIDTH, key=keys[0]),
+        eqx.nn.GRUCell(WIDTH, WIDTH, key=keys[1]),
+        eqx.nn.Linear(WIDTH, WORDS, key=keys[2]),
+    )
     return with_adam(model, make, sentences())
 
 
@@ -150,9 +164,13 @@ def equinox_batch_norm_with_state() -> Case:
             return self.two(jax.nn.relu(x)), state
 
     one, two = jax.random.split(jax.random.key(0))
-    model, norm_state = eqx.nn.make_with_state(lambda: Normed(
-        eqx.nn.Linear(FEATURES, WIDTH, key=one), eqx.nn.BatchNorm(WIDTH, axis_name="batch", mode="batch"),
-        eqx.nn.Linear(WIDTH, CLASSES, key=two)))()  # fmt: skip
+    model, norm_state = eqx.nn.make_with_state(
+        lambda: Normed(
+            eqx.nn.Linear(FEATURES, WIDTH, key=one),
+            eqx.nn.BatchNorm(WIDTH, axis_name="batch", mode="batch"),
+            eqx.nn.Linear(WIDTH, CLASSES, key=two),
+        )
+    )()
     optimizer = adam()
 
     def step(state: Any, batch: Any) -> Any:
@@ -160,7 +178,8 @@ def equinox_batch_norm_with_state() -> Case:
 
         def loss_fn(model: Any, norm_state: Any) -> Any:
             logits, norm_state = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(
-                batch["x"], norm_state)  # fmt: skip
+                batch["x"], norm_state
+            )
             return cross_entropy(logits, batch["y"]), norm_state
 
         (loss, norm_state), grads = eqx.filter_value_and_grad(loss_fn, has_aux=True)(model, norm_state)
@@ -260,8 +279,12 @@ def equinox_attention() -> Case:
         return step
 
     keys = jax.random.split(jax.random.key(0), 3)
-    model = Encoder(eqx.nn.Embedding(WORDS, WIDTH, key=keys[0]), eqx.nn.MultiheadAttention(2, WIDTH, key=keys[1]),
-                    eqx.nn.LayerNorm(WIDTH), eqx.nn.Linear(WIDTH, WORDS, key=keys[2]))  # fmt: skip
+    model = Encoder(
+        eqx.nn.Embedding(WORDS, WIDTH, key=keys[0]),
+        eqx.nn.MultiheadAttention(2, WIDTH, key=keys[1]),
+        eqx.nn.LayerNorm(WIDTH),
+        eqx.nn.Linear(WIDTH, WORDS, key=keys[2]),
+    )
     return with_adam(model, make, sentences())
 
 

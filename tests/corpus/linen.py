@@ -105,8 +105,11 @@ def linen_mnist_gradients_and_update_apart() -> Case:
         grads, loss, accuracy = apply_model(state, batch["image"], batch["label"])
         return state.apply_gradients(grads=grads), loss, accuracy
 
-    return Case(step=train_step, state=state_of(Convolutions(), pictures()["image"], optax.sgd(0.1, momentum=0.9)),
-                batch=pictures())  # fmt: skip
+    return Case(
+        step=train_step,
+        state=state_of(Convolutions(), pictures()["image"], optax.sgd(0.1, momentum=0.9)),
+        batch=pictures(),
+    )
 
 
 @flax.struct.dataclass
@@ -139,16 +142,21 @@ def linen_batch_norm() -> Case:
 
     def train_step(state: Any, batch: Any) -> Any:
         def loss_fn(params: Any) -> Any:
-            logits, changed = state.apply_fn({"params": params, "batch_stats": state.batch_stats}, batch["image"],
-                                             train=True, mutable=["batch_stats"])  # fmt: skip
+            logits, changed = state.apply_fn(
+                {"params": params, "batch_stats": state.batch_stats},
+                batch["image"],
+                train=True,
+                mutable=["batch_stats"],
+            )
             return cross_entropy(logits, batch["label"]), changed
 
         (loss, changed), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
         return state.apply_gradients(grads=grads, batch_stats=changed["batch_stats"]), loss
 
     variables = model.init(jax.random.key(0), pictures()["image"])
-    state = NormedState.create(apply_fn=model.apply, params=variables["params"], tx=optax.sgd(0.1),
-                               batch_stats=variables["batch_stats"])  # fmt: skip
+    state = NormedState.create(
+        apply_fn=model.apply, params=variables["params"], tx=optax.sgd(0.1), batch_stats=variables["batch_stats"]
+    )
     return Case(step=train_step, state=state, batch=pictures())
 
 
@@ -170,8 +178,12 @@ def linen_dropout_folded_in_by_step() -> Case:
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         return state.apply_gradients(grads=grads), loss
 
-    return Case(step=train_step, state=state_of(model, classified()["x"], adam()), batch=classified(),
-                call=lambda run, state, batch: run(state, batch, jax.random.key(7)))  # fmt: skip
+    return Case(
+        step=train_step,
+        state=state_of(model, classified()["x"], adam()),
+        batch=classified(),
+        call=lambda run, state, batch: run(state, batch, jax.random.key(7)),
+    )
 
 
 @case
@@ -236,8 +248,12 @@ class ScannedDecoder(nn.Module):
             def __call__(self, x: Any, _: Any) -> Any:
                 return Block()(x), None
 
-        stack = nn.scan(nn.remat(Layer, prevent_cse=False), variable_axes={"params": 0}, split_rngs={"params": True},
-                        length=self.layers)  # fmt: skip
+        stack = nn.scan(
+            nn.remat(Layer, prevent_cse=False),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=self.layers,
+        )
         x, _ = stack()(x, None)
         return nn.Dense(WORDS)(nn.LayerNorm()(x))
 
@@ -270,8 +286,9 @@ def linen_dynamic_scale() -> Case:
         return (after.replace(params=kept), scale), loss
 
     state = state_of(Classifier(), classified()["x"], optax.sgd(0.1))
-    return Case(step=train_step, state=(state, dynamic_scale.DynamicScale(scale=128.0)), batch=classified(),
-                digits=0.01)  # fmt: skip
+    return Case(
+        step=train_step, state=(state, dynamic_scale.DynamicScale(scale=128.0)), batch=classified(), digits=0.01
+    )
 
 
 @case

@@ -198,8 +198,12 @@ def jax_mixture_of_experts() -> Case:
         y = jnp.einsum("bte,btef->btf", mix, jax.nn.relu(jnp.einsum("btd,edf->btef", x, params["experts"])))
         return cross_entropy(y @ params["out"], batch["next"])
 
-    params = {"table": drawn(WORDS, WIDTH), "gate": drawn(WIDTH, 4), "experts": drawn(4, WIDTH, WIDTH),
-              "out": drawn(WIDTH, WORDS)}  # fmt: skip
+    params = {
+        "table": drawn(WORDS, WIDTH),
+        "gate": drawn(WIDTH, 4),
+        "experts": drawn(4, WIDTH, WIDTH),
+        "out": drawn(WIDTH, WORDS),
+    }
     return with_optimizer(optax.sgd(0.1), loss, params, sentences())
 
 
@@ -213,8 +217,12 @@ def jax_switch_balance_loss() -> Case:
         balance = 4 * (chosen.mean((0, 1)) * gate.mean((0, 1))).sum()
         return cross_entropy(y @ params["out"], batch["next"]) + 0.01 * balance
 
-    params = {"table": drawn(WORDS, WIDTH), "gate": drawn(WIDTH, 4), "experts": drawn(4, WIDTH, WIDTH),
-              "out": drawn(WIDTH, WORDS)}  # fmt: skip
+    params = {
+        "table": drawn(WORDS, WIDTH),
+        "gate": drawn(WIDTH, 4),
+        "experts": drawn(4, WIDTH, WIDTH),
+        "out": drawn(WIDTH, WORDS),
+    }
     return with_optimizer(optax.sgd(0.1), loss, params, sentences())
 
 
@@ -276,8 +284,11 @@ def jax_distillation() -> Case:
 def jax_evaluation_without_gradient() -> Case:
     def evaluate(params: Any, batch: Any) -> Any:
         logits = forward(params, batch["x"])
-        return {"loss": cross_entropy(logits, batch["y"]), "right": (logits.argmax(-1) == batch["y"]).sum(),
-                "logits": logits}  # fmt: skip
+        return {
+            "loss": cross_entropy(logits, batch["y"]),
+            "right": (logits.argmax(-1) == batch["y"]).sum(),
+            "logits": logits,
+        }
 
     return Case(step=evaluate, state=mlp(*CLASSIFIER), batch=classified(), after=lambda state, result: state)
 
@@ -307,5 +318,6 @@ def jax_state_alone() -> Case:
         loss, grads = jax.value_and_grad(lambda p: ((forward(p, x) - x.sum(-1, keepdims=True)) ** 2).mean())(params)
         return (sgd(params, grads), key), loss
 
-    return Case(step=step, state=(mlp(FEATURES, WIDTH, 1), jax.random.key(0)),
-                call=lambda run, state, batch: run(state))  # fmt: skip
+    return Case(
+        step=step, state=(mlp(FEATURES, WIDTH, 1), jax.random.key(0)), call=lambda run, state, batch: run(state)
+    )

@@ -143,8 +143,12 @@ def nnx_lion_over_two_calls_with_average_weights() -> Case:
 @case
 def nnx_preferences_against_a_reference_with_masks() -> Case:
     model = Decoder(nnx.Rngs(0))
-    batch = {"chosen": whole(WORDS, 16, 6, seed=1), "rejected": whole(WORDS, 16, 6, seed=2),
-             "mask": whole(2, 16, 5, seed=3), "other_mask": whole(2, 16, 5, seed=4)}  # fmt: skip
+    batch = {
+        "chosen": whole(WORDS, 16, 6, seed=1),
+        "rejected": whole(WORDS, 16, 6, seed=2),
+        "mask": whole(2, 16, 5, seed=3),
+        "other_mask": whole(2, 16, 5, seed=4),
+    }
 
     def step(model: Any, optimizer: Any, reference: Any, batch: Any) -> Any:
         def pair(model: Any) -> Any:
@@ -168,8 +172,12 @@ def nnx_preferences_against_a_reference_with_masks() -> Case:
 @case
 def nnx_groups_of_answers_with_advantages_in_the_step() -> Case:
     model = Decoder(nnx.Rngs(0))
-    batch = {"ids": whole(WORDS, 4, 4, 6, seed=1), "mask": whole(2, 4, 4, 5, seed=3), "reward": drawn(4, 4, seed=5),
-             "old": drawn(4, 4, 5, seed=6, scale=0.1) - 2.5}  # fmt: skip
+    batch = {
+        "ids": whole(WORDS, 4, 4, 6, seed=1),
+        "mask": whole(2, 4, 4, 5, seed=3),
+        "reward": drawn(4, 4, seed=5),
+        "old": drawn(4, 4, 5, seed=6, scale=0.1) - 2.5,
+    }
 
     def step(model: Any, optimizer: Any, batch: Any) -> Any:
         reward = batch["reward"]
@@ -265,8 +273,11 @@ def equinox_autoencoder_whose_penalty_grows_with_a_count() -> Case:
 @case
 def equinox_recurrent_sentences_of_several_lengths() -> Case:
     keys = jax.random.split(jax.random.key(0), 3)
-    model = (eqx.nn.LSTMCell(DIM, DIM, key=keys[0]), eqx.nn.Embedding(WORDS, DIM, key=keys[1]),
-             eqx.nn.Linear(DIM, WORDS, key=keys[2]))  # fmt: skip
+    model = (
+        eqx.nn.LSTMCell(DIM, DIM, key=keys[0]),
+        eqx.nn.Embedding(WORDS, DIM, key=keys[1]),
+        eqx.nn.Linear(DIM, WORDS, key=keys[2]),
+    )
     transform = optax.rmsprop(1e-2, eps=1e-3)
 
     def step(state: Any, batch: Any) -> Any:
@@ -369,10 +380,14 @@ def nnx_likeliest_words_of_a_teacher_under_two_optimizers() -> Case:
 def jax_advantages_by_scan_with_clipped_values() -> Case:
     params = {"policy": mlp(FEATURES, WIDTH, CLASSES), "value": mlp(FEATURES, WIDTH, 1, seed=5)}
     transform = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2, eps=1e-3))
-    batch = {"seen": drawn(16, 5, FEATURES, seed=1), "done": whole(CLASSES, 16, 5, seed=2),
-             "reward": drawn(16, 5, seed=3), "value": drawn(16, 5, seed=4),
-             "ended": whole(2, 16, 5, seed=5).astype(jnp.float32),
-             "old": drawn(16, 5, seed=6, scale=0.1) - 1.4}  # fmt: skip
+    batch = {
+        "seen": drawn(16, 5, FEATURES, seed=1),
+        "done": whole(CLASSES, 16, 5, seed=2),
+        "reward": drawn(16, 5, seed=3),
+        "value": drawn(16, 5, seed=4),
+        "ended": whole(2, 16, 5, seed=5).astype(jnp.float32),
+        "old": drawn(16, 5, seed=6, scale=0.1) - 1.4,
+    }
 
     def advantages(reward: Any, value: Any, ended: Any) -> Any:
         def back(carried: Any, at: Any) -> Any:

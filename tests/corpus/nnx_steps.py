@@ -49,8 +49,16 @@ def objects(model: Any, optimizer: Any = None, *others: Any) -> Any:
 
 
 def of_objects(step: Any, state: Any, batch: Any, *, narrow: bool = False) -> Case:
-    return Case(step=step, state=state, batch=batch, after=in_place, jit=nnx.jit, narrow=narrow,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": len(state)})  # fmt: skip
+    return Case(
+        step=step,
+        state=state,
+        batch=batch,
+        after=in_place,
+        jit=nnx.jit,
+        narrow=narrow,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": len(state)},
+    )
 
 
 def train_step(model: Any, optimizer: Any, batch: Any) -> Any:
@@ -196,8 +204,9 @@ def nnx_transformer() -> Case:
 def nnx_trained_in_part() -> Case:
     def step(model: Any, optimizer: Any, batch: Any) -> Any:
         head = nnx.PathContains("three")
-        loss, grads = nnx.value_and_grad(lambda m: cross_entropy(m(batch["x"]), batch["y"]),
-                                         argnums=nnx.DiffState(0, nnx.All(nnx.Param, head)))(model)  # fmt: skip
+        loss, grads = nnx.value_and_grad(
+            lambda m: cross_entropy(m(batch["x"]), batch["y"]), argnums=nnx.DiffState(0, nnx.All(nnx.Param, head))
+        )(model)
         optimizer.update(model, grads)
         return loss
 

@@ -44,8 +44,9 @@ def optax_muon() -> Case:
 
 @case
 def optax_multi_transform() -> Case:
-    optimizer = optax.multi_transform({"slow": optax.sgd(1e-3), "fast": optax.adam(1e-2, eps=1e-3)},
-                                      lambda params: ["slow", "fast", "fast"])  # fmt: skip
+    optimizer = optax.multi_transform(
+        {"slow": optax.sgd(1e-3), "fast": optax.adam(1e-2, eps=1e-3)}, lambda params: ["slow", "fast", "fast"]
+    )
     return with_optimizer(optimizer)
 
 

@@ -48,8 +48,12 @@ def jax_sigmoid_pairs_of_pictures_and_texts() -> Case:
         signs = 2 * jnp.eye(len(images)) - 1
         return -jax.nn.log_sigmoid(signs * logits).sum(-1).mean()
 
-    params = {"image": mlp(*CLASSIFIER), "text": mlp(*CLASSIFIER, seed=7), "scale": jnp.float32(1.0),
-              "bias": jnp.float32(-3.0)}  # fmt: skip
+    params = {
+        "image": mlp(*CLASSIFIER),
+        "text": mlp(*CLASSIFIER, seed=7),
+        "scale": jnp.float32(1.0),
+        "bias": jnp.float32(-3.0),
+    }
     return with_optimizer(adam(), loss, params, views())
 
 

@@ -49,9 +49,13 @@ def jax_linear_regression_two_arguments() -> Case:
         return sgd(params, grads), loss
 
     batch = measured()
-    return Case(step=update, state={"w": jnp.zeros((FEATURES, 1)), "b": jnp.zeros(1)}, batch=batch,
-                call=lambda run, state, batch: run(state, batch["x"], batch["y"]),
-                options={"batch_argnums": (1, 2)})  # fmt: skip
+    return Case(
+        step=update,
+        state={"w": jnp.zeros((FEATURES, 1)), "b": jnp.zeros(1)},
+        batch=batch,
+        call=lambda run, state, batch: run(state, batch["x"], batch["y"]),
+        options={"batch_argnums": (1, 2)},
+    )
 
 
 @case
@@ -105,8 +109,12 @@ def jax_keyword_batch() -> Case:
         loss, grads = jax.value_and_grad(classifier_loss)(params, batch)
         return sgd(params, grads, rate), loss
 
-    return Case(step=update, state=mlp(*CLASSIFIER), batch=classified(),
-                call=lambda run, state, batch: run(state, batch=batch, rate=0.1))  # fmt: skip
+    return Case(
+        step=update,
+        state=mlp(*CLASSIFIER),
+        batch=classified(),
+        call=lambda run, state, batch: run(state, batch=batch, rate=0.1),
+    )
 
 
 @case

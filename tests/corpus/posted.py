@@ -75,8 +75,15 @@ def nnx_lora_fine_tune() -> Case:
         optimizer.update(model, grads)
         return loss
 
-    return Case(step=step, state=(model, optimizer), batch=classified(), jit=nnx.jit, after=in_place,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 2})  # fmt: skip
+    return Case(
+        step=step,
+        state=(model, optimizer),
+        batch=classified(),
+        jit=nnx.jit,
+        after=in_place,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 2},
+    )
 
 
 @case
@@ -97,8 +104,12 @@ def linen_clip_by_global_norm_and_reported_norms() -> Case:
             return cross_entropy(logits, batch["y"]), logits
 
         (loss, logits), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
-        metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), "param_norm": optax.global_norm(state.params),
-                   "accuracy": jnp.mean(jnp.argmax(logits, -1) == batch["y"])}  # fmt: skip
+        metrics = {
+            "loss": loss,
+            "grad_norm": optax.global_norm(grads),
+            "param_norm": optax.global_norm(state.params),
+            "accuracy": jnp.mean(jnp.argmax(logits, -1) == batch["y"]),
+        }
         return state.apply_gradients(grads=grads), metrics
 
     return Case(step=step, state=state, batch=classified())
@@ -186,9 +197,13 @@ def jax_selective_state_space_by_associative_scan() -> Case:
         return cross_entropy(x @ params["table"].T, batch["next"])
 
     def layer(seed: int) -> Any:
-        return {"dt": drawn(WIDTH, WIDTH, seed=seed, scale=0.3), "a": drawn(WIDTH, 3, seed=seed + 1, scale=0.3),
-                "b": drawn(WIDTH, 3, seed=seed + 2, scale=0.3), "c": drawn(WIDTH, 3, seed=seed + 3, scale=0.3),
-                "gate": drawn(WIDTH, WIDTH, seed=seed + 4, scale=0.3)}  # fmt: skip
+        return {
+            "dt": drawn(WIDTH, WIDTH, seed=seed, scale=0.3),
+            "a": drawn(WIDTH, 3, seed=seed + 1, scale=0.3),
+            "b": drawn(WIDTH, 3, seed=seed + 2, scale=0.3),
+            "c": drawn(WIDTH, 3, seed=seed + 3, scale=0.3),
+            "gate": drawn(WIDTH, WIDTH, seed=seed + 4, scale=0.3),
+        }
 
     params = {"table": drawn(WORDS, WIDTH), "layers": [layer(10), layer(20)]}
     return with_optimizer(adam(), loss, params, sentences(length=8))
@@ -211,10 +226,20 @@ def jax_mixture_of_depths() -> Case:
             x = layer(p, x)
         return cross_entropy(x @ params["out"], batch["next"])
 
-    layers = [{"router": drawn(WIDTH, 1, seed=s), "w": drawn(WIDTH, WIDTH, seed=s + 1, scale=0.3),
-               "v": drawn(WIDTH, WIDTH, seed=s + 2, scale=0.3)} for s in (11, 21)]  # fmt: skip
-    params = {"table": drawn(WORDS, WIDTH), "at": drawn(LENGTH, WIDTH, seed=4), "layers": layers,
-              "out": drawn(WIDTH, WORDS)}  # fmt: skip
+    layers = [
+        {
+            "router": drawn(WIDTH, 1, seed=s),
+            "w": drawn(WIDTH, WIDTH, seed=s + 1, scale=0.3),
+            "v": drawn(WIDTH, WIDTH, seed=s + 2, scale=0.3),
+        }
+        for s in (11, 21)
+    ]
+    params = {
+        "table": drawn(WORDS, WIDTH),
+        "at": drawn(LENGTH, WIDTH, seed=4),
+        "layers": layers,
+        "out": drawn(WIDTH, WORDS),
+    }
     return with_optimizer(adam(), loss, params, sentences())
 
 
@@ -237,8 +262,10 @@ def jax_physics_informed_second_derivatives() -> Case:
 def jax_tasks_weighted_by_learned_uncertainty() -> Case:
     def loss(params: Any, batch: Any) -> Any:
         hidden = jnp.tanh(batch["x"] @ params["body"])
-        tasks = {"class": cross_entropy(hidden @ params["class"], batch["y"]),
-                 "value": ((hidden @ params["value"] - batch["v"]) ** 2).mean()}  # fmt: skip
+        tasks = {
+            "class": cross_entropy(hidden @ params["class"], batch["y"]),
+            "value": ((hidden @ params["value"] - batch["v"]) ** 2).mean(),
+        }
         total = sum(
             jnp.exp(-params["log_var"][name]) * value + params["log_var"][name] for name, value in tasks.items()
         )
@@ -252,8 +279,12 @@ def jax_tasks_weighted_by_learned_uncertainty() -> Case:
         updates, opt_state = optimizer.update(grads, opt_state)
         return (optax.apply_updates(params, updates), opt_state), {"total": value, **tasks}
 
-    params = {"body": drawn(FEATURES, WIDTH), "class": drawn(WIDTH, CLASSES), "value": drawn(WIDTH, 1),
-              "log_var": {"class": jnp.float32(0.0), "value": jnp.float32(0.1)}}  # fmt: skip
+    params = {
+        "body": drawn(FEATURES, WIDTH),
+        "class": drawn(WIDTH, CLASSES),
+        "value": drawn(WIDTH, 1),
+        "log_var": {"class": jnp.float32(0.0), "value": jnp.float32(0.1)},
+    }
     return Case(
         step=step, state=(params, optimizer.init(params)), batch=classified() | {"v": drawn(SAMPLES, 1, seed=3)}
     )
@@ -277,8 +308,10 @@ def jax_loader_dictionary_with_weights_and_segments() -> Case:
     params |= {name: drawn(WIDTH, WIDTH, seed=ord(name), scale=0.3) for name in "qkv"}
     words = sentences()
     positions = jnp.tile(jnp.arange(LENGTH, dtype=jnp.int32) % 3, (SAMPLES, 1))
-    batch = {"inputs": {"tokens": words["ids"], "positions": positions, "segments": whole(2, SAMPLES, LENGTH)},
-             "targets": {"tokens": words["next"], "weights": jnp.abs(drawn(SAMPLES, LENGTH, seed=7))}}  # fmt: skip
+    batch = {
+        "inputs": {"tokens": words["ids"], "positions": positions, "segments": whole(2, SAMPLES, LENGTH)},
+        "targets": {"tokens": words["next"], "weights": jnp.abs(drawn(SAMPLES, LENGTH, seed=7))},
+    }
     return with_optimizer(adam(), loss, params, batch)
 
 

@@ -111,10 +111,17 @@ def jax_speculative_acceptance() -> Case:
         left = jnp.maximum(jnp.take_along_axis(target - draft, at, 1)[:, 0], 0)
         return {"accepted": count, "next": jnp.argmax(left, -1), "rate": count.mean()}
 
-    params = {name: {"table": drawn(WORDS, WIDTH, seed=s), "out": drawn(WIDTH, WORDS, seed=s + 1)}
-              for name, s in (("draft", 1), ("target", 5))}  # fmt: skip
-    return Case(step=step, state=params, batch=sentences(), after=lambda state, result: state,
-                call=lambda run, state, batch: run(state, batch, jax.random.key(2)))  # fmt: skip
+    params = {
+        name: {"table": drawn(WORDS, WIDTH, seed=s), "out": drawn(WIDTH, WORDS, seed=s + 1)}
+        for name, s in (("draft", 1), ("target", 5))
+    }
+    return Case(
+        step=step,
+        state=params,
+        batch=sentences(),
+        after=lambda state, result: state,
+        call=lambda run, state, batch: run(state, batch, jax.random.key(2)),
+    )
 
 
 @case
@@ -166,8 +173,14 @@ def jax_dropless_experts_by_sorting() -> Case:
             x = experts(p, x)
         return cross_entropy(x @ params["out"], batch["next"])
 
-    layers = [{"router": drawn(WIDTH, 4, seed=s), "up": drawn(4, WIDTH, 16, seed=s + 1, scale=0.3),
-               "down": drawn(4, 16, WIDTH, seed=s + 2, scale=0.3)} for s in (11, 21)]  # fmt: skip
+    layers = [
+        {
+            "router": drawn(WIDTH, 4, seed=s),
+            "up": drawn(4, WIDTH, 16, seed=s + 1, scale=0.3),
+            "down": drawn(4, 16, WIDTH, seed=s + 2, scale=0.3),
+        }
+        for s in (11, 21)
+    ]
     params = {"table": drawn(WORDS, WIDTH), "layers": layers, "out": drawn(WIDTH, WORDS)}
     return with_optimizer(adam(), loss, params, sentences())
 
@@ -189,7 +202,10 @@ def jax_dropless_experts_scattered_back() -> Case:
     def loss(params: Any, batch: Any) -> Any:
         return cross_entropy(experts(params["moe"], params["table"][batch["ids"]]) @ params["out"], batch["next"])
 
-    moe = {"router": drawn(WIDTH, 4, seed=3), "up": drawn(4, WIDTH, 16, seed=4, scale=0.3),
-           "down": drawn(4, 16, WIDTH, seed=5, scale=0.3)}  # fmt: skip
+    moe = {
+        "router": drawn(WIDTH, 4, seed=3),
+        "up": drawn(4, WIDTH, 16, seed=4, scale=0.3),
+        "down": drawn(4, 16, WIDTH, seed=5, scale=0.3),
+    }
     params = {"table": drawn(WORDS, WIDTH), "moe": moe, "out": drawn(WIDTH, WORDS)}
     return with_optimizer(adam(), loss, params, sentences())

@@ -68,9 +68,13 @@ def group_relative(params: Any, batch: Any) -> Any:
 @case
 def jax_group_relative_rewards() -> Case:
     mask = (jnp.arange(LENGTH - 1) < 1 + whole(LENGTH - 1, SAMPLES, seed=5)[:, None]).astype(jnp.float32)
-    batch = {"ids": whole(WORDS, SAMPLES, LENGTH, seed=1), "reward": drawn(SAMPLES, seed=2), "mask": mask,
-             "old": drawn(SAMPLES, LENGTH - 1, seed=3, scale=0.1) - 2.0,
-             "reference": drawn(SAMPLES, LENGTH - 1, seed=4, scale=0.1) - 2.0}  # fmt: skip
+    batch = {
+        "ids": whole(WORDS, SAMPLES, LENGTH, seed=1),
+        "reward": drawn(SAMPLES, seed=2),
+        "mask": mask,
+        "old": drawn(SAMPLES, LENGTH - 1, seed=3, scale=0.1) - 2.0,
+        "reference": drawn(SAMPLES, LENGTH - 1, seed=4, scale=0.1) - 2.0,
+    }
     return with_optimizer(adam(), group_relative, word_model(), batch)
 
 
@@ -82,8 +86,12 @@ def optax_connectionist_loss_over_padded_frames() -> Case:
 
     frames = (jnp.arange(FRAMES) >= FRAMES - whole(3, SAMPLES, seed=3)[:, None]).astype(jnp.float32)
     labels = (jnp.arange(LABELS) >= LABELS - whole(2, SAMPLES, seed=4)[:, None]).astype(jnp.float32)
-    batch = {"frames": drawn(SAMPLES, FRAMES, FEATURES, seed=1), "frame_pad": frames,
-             "labels": 1 + whole(CLASSES - 1, SAMPLES, LABELS, seed=2), "label_pad": labels}  # fmt: skip
+    batch = {
+        "frames": drawn(SAMPLES, FRAMES, FEATURES, seed=1),
+        "frame_pad": frames,
+        "labels": 1 + whole(CLASSES - 1, SAMPLES, LABELS, seed=2),
+        "label_pad": labels,
+    }
     return with_optimizer(adam(), loss, batch=batch)
 
 
@@ -117,8 +125,11 @@ def jax_transducer_over_a_lattice() -> Case:
         joint = jnp.tanh(heard[:, :, None] + said[:, None]) @ params["joint"]
         return jax.vmap(of_one)(joint, batch["labels"]).mean()
 
-    params = {"heard": mlp(FEATURES, WIDTH, WIDTH), "said": drawn(CLASSES, WIDTH, seed=7),
-              "joint": drawn(WIDTH, CLASSES, seed=8, scale=0.3)}  # fmt: skip
+    params = {
+        "heard": mlp(FEATURES, WIDTH, WIDTH),
+        "said": drawn(CLASSES, WIDTH, seed=7),
+        "joint": drawn(WIDTH, CLASSES, seed=8, scale=0.3),
+    }
     batch = {"frames": drawn(SAMPLES, FRAMES, FEATURES, seed=1), "labels": 1 + whole(CLASSES - 1, SAMPLES, LABELS)}
     return with_optimizer(adam(), loss, params, batch)
 
@@ -143,8 +154,12 @@ def jax_graphs_by_segment_sum() -> Case:
 
         return cross_entropy(jax.vmap(one)(batch["nodes"], batch["from"], batch["to"]), batch["y"])
 
-    batch = {"nodes": drawn(SAMPLES, NODES, FEATURES, seed=1), "from": whole(NODES, SAMPLES, EDGES, seed=2),
-             "to": whole(NODES, SAMPLES, EDGES, seed=3), "y": whole(CLASSES, SAMPLES, seed=4)}  # fmt: skip
+    batch = {
+        "nodes": drawn(SAMPLES, NODES, FEATURES, seed=1),
+        "from": whole(NODES, SAMPLES, EDGES, seed=2),
+        "to": whole(NODES, SAMPLES, EDGES, seed=3),
+        "y": whole(CLASSES, SAMPLES, seed=4),
+    }
     return with_optimizer(adam(), loss, graph_params(), batch)
 
 
@@ -156,8 +171,12 @@ def jax_one_graph_of_many_packed() -> Case:
         nodes = passed_on(params, batch["nodes"], batch["from"], batch["to"], SAMPLES)
         return cross_entropy(nodes @ params["head"], batch["y"])
 
-    batch = {"nodes": drawn(SAMPLES, FEATURES, seed=1), "from": whole(SAMPLES, SAMPLES, seed=2),
-             "to": whole(SAMPLES, SAMPLES, seed=3), "y": whole(CLASSES, SAMPLES, seed=4)}  # fmt: skip
+    batch = {
+        "nodes": drawn(SAMPLES, FEATURES, seed=1),
+        "from": whole(SAMPLES, SAMPLES, seed=2),
+        "to": whole(SAMPLES, SAMPLES, seed=3),
+        "y": whole(CLASSES, SAMPLES, seed=4),
+    }
     return with_optimizer(adam(), loss, graph_params(), batch)
 
 
@@ -290,12 +309,20 @@ def jax_codes_by_moving_averages() -> Case:
         (value, (count, total)), grads = jax.value_and_grad(loss, has_aux=True)(state["params"])
         counts = 0.9 * counts + 0.1 * count
         sums = 0.9 * sums + 0.1 * jax.lax.stop_gradient(total)
-        return {"params": sgd(state["params"], grads), "codes": sums / (counts[:, None] + 1e-3), "sums": sums,
-                "counts": counts}, value  # fmt: skip
+        return {
+            "params": sgd(state["params"], grads),
+            "codes": sums / (counts[:, None] + 1e-3),
+            "sums": sums,
+            "counts": counts,
+        }, value
 
     codes = drawn(6, 3, seed=5)
-    state = {"params": {"in": mlp(FEATURES, WIDTH, 3), "out": mlp(3, WIDTH, FEATURES, seed=2)}, "codes": codes,
-             "sums": codes, "counts": jnp.ones(6)}  # fmt: skip
+    state = {
+        "params": {"in": mlp(FEATURES, WIDTH, 3), "out": mlp(3, WIDTH, FEATURES, seed=2)},
+        "codes": codes,
+        "sums": codes,
+        "counts": jnp.ones(6),
+    }
     return Case(step=step, state=state, batch={"x": drawn(SAMPLES, FEATURES, seed=1)})
 
 
@@ -380,15 +407,20 @@ def jax_loss_scaled_by_hand() -> Case:
         finite = jnp.stack([jnp.isfinite(one).all() for one in jax.tree.leaves(grads)]).all()
         updates, opt = optimizer.update(grads, state["opt"])
         moved = optax.apply_updates(state["params"], updates)
-        params, opt = jax.tree.map(lambda new, old: jnp.where(finite, new, old), (moved, opt),
-                                   (state["params"], state["opt"]))  # fmt: skip
+        params, opt = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (moved, opt), (state["params"], state["opt"])
+        )
         good = jnp.where(finite, state["good"] + 1, 0)
         scale = jnp.where(finite, jnp.where(good % 2 == 0, state["scale"] * 2, state["scale"]), state["scale"] / 2)
         return {"params": params, "opt": opt, "good": good, "scale": scale}, value / state["scale"]
 
     params = mlp(*CLASSIFIER)
-    state = {"params": params, "opt": optimizer.init(params), "good": jnp.zeros((), jnp.int32),
-             "scale": jnp.asarray(2.0**17, jnp.float32)}  # fmt: skip
+    state = {
+        "params": params,
+        "opt": optimizer.init(params),
+        "good": jnp.zeros((), jnp.int32),
+        "scale": jnp.asarray(2.0**17, jnp.float32),
+    }
     return Case(step=step, state=state, batch=classified(), digits=2e-2)
 
 
@@ -409,8 +441,9 @@ def jax_prioritized_replay() -> Case:
         return sgd(state, grads), (value, errors)
 
     chance = 0.1 + jnp.abs(drawn(SAMPLES, seed=6))
-    return Case(step=step, state=mlp(*CLASSIFIER),
-                batch=classified() | {"chance": chance, "return": drawn(SAMPLES, seed=7)})  # fmt: skip
+    return Case(
+        step=step, state=mlp(*CLASSIFIER), batch=classified() | {"chance": chance, "return": drawn(SAMPLES, seed=7)}
+    )
 
 
 @case
@@ -523,8 +556,15 @@ def nnx_layers_by_scan() -> Case:
         optimizer.update(model, grads)
         return loss
 
-    return Case(step=step, state=(model, optimizer), batch=classified(), jit=nnx.jit, after=in_place,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 2})  # fmt: skip
+    return Case(
+        step=step,
+        state=(model, optimizer),
+        batch=classified(),
+        jit=nnx.jit,
+        after=in_place,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 2},
+    )
 
 
 @case

@@ -116,8 +116,12 @@ def jax_mean_flow_by_forward_derivative() -> Case:
         squared = (error**2).sum(-1)
         return (squared / jax.lax.stop_gradient(squared + 1e-3)).mean()
 
-    batch = {"x": drawn(SAMPLES, 2, seed=1), "noise": drawn(SAMPLES, 2, seed=2),
-             "t": jnp.abs(drawn(SAMPLES, 1, seed=3)), "part": jnp.abs(drawn(SAMPLES, 1, seed=4)) / 4}  # fmt: skip
+    batch = {
+        "x": drawn(SAMPLES, 2, seed=1),
+        "noise": drawn(SAMPLES, 2, seed=2),
+        "t": jnp.abs(drawn(SAMPLES, 1, seed=3)),
+        "part": jnp.abs(drawn(SAMPLES, 1, seed=4)) / 4,
+    }
     return with_optimizer(adam(), loss, mlp(4, WIDTH, WIDTH, 2), batch)
 
 
@@ -201,9 +205,13 @@ def linen_scanned_decoder_with_saved_names_and_token_weights() -> Case:
         def __call__(self, ids: Any, segments: Any, train: bool = True) -> Any:
             embed = nn.Embed(WORDS, WIDTH)
             saved = jax.checkpoint_policies.save_only_these_names("out_proj")
-            layers = nn.scan(nn.remat(Layer, policy=saved, prevent_cse=False, static_argnums=(3,)),
-                             variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
-                             in_axes=(nn.broadcast, nn.broadcast), length=3)  # fmt: skip
+            layers = nn.scan(
+                nn.remat(Layer, policy=saved, prevent_cse=False, static_argnums=(3,)),
+                variable_axes={"params": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=(nn.broadcast, nn.broadcast),
+                length=3,
+            )
             x, _ = layers(name="layers")(embed(ids), segments, train)
             return embed.attend(nn.RMSNorm()(x))
 
@@ -284,8 +292,13 @@ def jax_masked_pictures_by_sorted_noise() -> Case:
         hidden = jnp.take_along_axis(jnp.arange(LENGTH + 2) >= jnp.full((len(patches), 1), 4), back, axis=1)
         return (error * hidden).sum() / hidden.sum()
 
-    params = {"in": drawn(FEATURES, WIDTH), "places": drawn(LENGTH + 2, WIDTH, seed=3), "blank": drawn(WIDTH, seed=4),
-              "qkv": drawn(3, WIDTH, seed=5), "out": mlp(WIDTH, WIDTH, FEATURES)}  # fmt: skip
+    params = {
+        "in": drawn(FEATURES, WIDTH),
+        "places": drawn(LENGTH + 2, WIDTH, seed=3),
+        "blank": drawn(WIDTH, seed=4),
+        "qkv": drawn(3, WIDTH, seed=5),
+        "out": mlp(WIDTH, WIDTH, FEATURES),
+    }
     batch = {"x": drawn(SAMPLES, LENGTH + 2, FEATURES, seed=1), "noise": drawn(SAMPLES, LENGTH + 2, seed=2)}
     return with_optimizer(adam(), loss, params, batch)
 

@@ -86,8 +86,9 @@ def jax_half_precision_with_an_adaptive_scale_and_dropout() -> Case:
         return Scaled(params, moments, average, scale, good, key), {"loss": value, "finite": finite}
 
     params = mlp(*CLASSIFIER)
-    state = Scaled(params, optimizer.init(params), mlp(*CLASSIFIER), jnp.float32(1024.0), jnp.int32(0),
-                   jax.random.key(7))  # fmt: skip
+    state = Scaled(
+        params, optimizer.init(params), mlp(*CLASSIFIER), jnp.float32(1024.0), jnp.int32(0), jax.random.key(7)
+    )
     return Case(step=step.__wrapped__, state=state, batch=classified(), digits=1e-2)
 
 
@@ -99,8 +100,12 @@ def jax_experts_sent_by_shard_map() -> Case:
     mesh = jax.make_mesh((8,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
 
-    @partial(jax.shard_map, mesh=mesh, in_specs=(spec("expert"), spec("expert"), spec("expert"), spec("expert")),
-             out_specs=spec("expert"))  # fmt: skip
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(spec("expert"), spec("expert"), spec("expert"), spec("expert")),
+        out_specs=spec("expert"),
+    )
     def experts(up: Any, down: Any, words: Any, gates: Any) -> Any:
         # Each device holds some words for every expert, and afterwards every word for its own expert.
         sent = jax.lax.all_to_all(jnp.einsum("tm,te->etm", words, gates), "expert", 0, 0, tiled=True)
@@ -118,10 +123,13 @@ def jax_experts_sent_by_shard_map() -> Case:
         return cross_entropy(out @ params["head"], batch["y"]) + steady
 
     optimizer = adam()
-    params = {"into": drawn(FEATURES, WIDTH, seed=3), "router": drawn(WIDTH, EXPERTS, seed=4),
-              "up": drawn(EXPERTS, WIDTH, 2 * WIDTH, seed=5, scale=0.3),
-              "down": drawn(EXPERTS, 2 * WIDTH, WIDTH, seed=6, scale=0.3),
-              "head": drawn(WIDTH, CLASSES, seed=7)}  # fmt: skip
+    params = {
+        "into": drawn(FEATURES, WIDTH, seed=3),
+        "router": drawn(WIDTH, EXPERTS, seed=4),
+        "up": drawn(EXPERTS, WIDTH, 2 * WIDTH, seed=5, scale=0.3),
+        "down": drawn(EXPERTS, 2 * WIDTH, WIDTH, seed=6, scale=0.3),
+        "head": drawn(WIDTH, CLASSES, seed=7),
+    }
 
     def step(state: Any, batch: Any) -> Any:
         params, moments = state
@@ -171,12 +179,21 @@ def jax_tasks_with_batches_of_their_own() -> Case:
             "many": (whole(2, SAMPLES, CLASSES, seed=11) > 0).astype(jnp.float32),
         },
         "pairs": {"better": drawn(SAMPLES, FEATURES, seed=12), "worse": drawn(SAMPLES, FEATURES, seed=13)},
-    }  # fmt: skip
-    params = {"trunk": mlp(FEATURES, WIDTH, WIDTH), "words": drawn(WIDTH, WORDS, seed=14, scale=0.3),
-              "pictures": drawn(WIDTH, CLASSES, seed=15, scale=0.3), "rank": drawn(WIDTH, 1, seed=16, scale=0.3),
-              "table": drawn(WORDS, FEATURES, seed=17)}  # fmt: skip
-    return Case(step=step, state=(params, optimizer.init(params)), batch=batch,
-                call=lambda run, state, batch: run(*state, batch), after=lambda state, result: result[:2])  # fmt: skip
+    }
+    params = {
+        "trunk": mlp(FEATURES, WIDTH, WIDTH),
+        "words": drawn(WIDTH, WORDS, seed=14, scale=0.3),
+        "pictures": drawn(WIDTH, CLASSES, seed=15, scale=0.3),
+        "rank": drawn(WIDTH, 1, seed=16, scale=0.3),
+        "table": drawn(WORDS, FEATURES, seed=17),
+    }
+    return Case(
+        step=step,
+        state=(params, optimizer.init(params)),
+        batch=batch,
+        call=lambda run, state, batch: run(*state, batch),
+        after=lambda state, result: result[:2],
+    )
 
 
 # ---- accumulation of the user's own with dropout and words counted
@@ -212,8 +229,11 @@ def jax_words_counted_over_accumulated_parts_with_dropout() -> Case:
         changes, moments = optimizer.update(grads, moments, params)
         return (optax.apply_updates(params, changes), moments, key), {"loss": total / count, "words": count}
 
-    params = {"table": drawn(WORDS, WIDTH, seed=3), "wide": drawn(WIDTH, 2 * WIDTH, seed=4, scale=0.3),
-              "head": drawn(2 * WIDTH, WORDS, seed=5, scale=0.3)}  # fmt: skip
+    params = {
+        "table": drawn(WORDS, WIDTH, seed=3),
+        "wide": drawn(WIDTH, 2 * WIDTH, seed=4, scale=0.3),
+        "head": drawn(2 * WIDTH, WORDS, seed=5, scale=0.3),
+    }
     return Case(step=step, state=(params, optimizer.init(params), jax.random.key(3)), batch=sentences())
 
 
@@ -229,8 +249,11 @@ def jax_written_and_read_by_orbax_between_steps() -> Case:
     def step(state: Any, batch: Any) -> Any:
         value, grads = jax.value_and_grad(classifier_loss)(state["params"], batch)
         changes, moments = optimizer.update(grads, state["moments"], state["params"])
-        return {"params": optax.apply_updates(state["params"], changes), "moments": moments,
-                "step": state["step"] + 1}, value  # fmt: skip
+        return {
+            "params": optax.apply_updates(state["params"], changes),
+            "moments": moments,
+            "step": state["step"] + 1,
+        }, value
 
     def again(state: Any, result: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpoints:
@@ -339,8 +362,11 @@ def nnx_flow_matching_with_dropped_labels() -> Case:
 
         value, grads = nnx.value_and_grad(loss)(state["model"])
         state["optimizer"].update(state["model"], grads)
-        new = jax.tree.map(lambda a, p: AVERAGE * a + (1 - AVERAGE) * p,
-                           nnx.state(state["average"], nnx.Param), nnx.state(state["model"], nnx.Param))  # fmt: skip
+        new = jax.tree.map(
+            lambda a, p: AVERAGE * a + (1 - AVERAGE) * p,
+            nnx.state(state["average"], nnx.Param),
+            nnx.state(state["model"], nnx.Param),
+        )
         nnx.update(state["average"], new)
         return value
 
@@ -378,6 +404,10 @@ def jax_adapters_on_quantized_weights() -> Case:
 
     base = {"table": drawn(WORDS, WIDTH, seed=3), "layers": [packed(i, WIDTH, WIDTH) for i in range(LAYERS)]}
     adapters = [{"a": drawn(WIDTH, 2, seed=8 + i, scale=0.3), "b": jnp.zeros((2, WIDTH))} for i in range(LAYERS)]
-    return Case(step=step, state=((adapters, optimizer.init(adapters)), base), batch=sentences(),
-                call=lambda run, state, batch: run(*state, batch),
-                after=lambda state, result: (result[0], state[1]))  # fmt: skip
+    return Case(
+        step=step,
+        state=((adapters, optimizer.init(adapters)), base),
+        batch=sentences(),
+        call=lambda run, state, batch: run(*state, batch),
+        after=lambda state, result: (result[0], state[1]),
+    )

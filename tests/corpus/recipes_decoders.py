@@ -167,8 +167,12 @@ def equinox_flash_attention_masked_decay_and_injected_rates() -> Case:
         rate = moments.hyperparams["learning_rate"]
         return (eqx.apply_updates(model, changes), moments), {"loss": value, "rate": rate}
 
-    return Case(step=step, state=(model, optimizer.init(eqx.filter(model, eqx.is_inexact_array))),
-                batch=sentences(), jit=eqx.filter_jit)  # fmt: skip
+    return Case(
+        step=step,
+        state=(model, optimizer.init(eqx.filter(model, eqx.is_inexact_array))),
+        batch=sentences(),
+        jit=eqx.filter_jit,
+    )
 
 
 # ---- Haiku: layers stacked, remat, averages and dropout
@@ -295,8 +299,11 @@ def nnx_packed_documents_with_grouped_queries_and_remat() -> Case:
     index = np.arange(LENGTH)
     segments = 1 + (index >= lengths[:, :1]) - 2 * (index >= lengths[:, 1:] + 1)
     places = np.where(segments == 2, index - lengths[:, :1], index)
-    batch = {**sentences(), "segments": jnp.asarray(segments.clip(0), jnp.int32),
-             "places": jnp.asarray(places, jnp.int32)}  # fmt: skip
+    batch = {
+        **sentences(),
+        "segments": jnp.asarray(segments.clip(0), jnp.int32),
+        "places": jnp.asarray(places, jnp.int32),
+    }
     state = nnx.Dict({"model": model, "optimizer": optimizer, "metrics": metrics})
     return Case(step=step, state=state, batch=batch, after=in_place, jit=nnx.jit, narrow=True)
 
@@ -313,8 +320,9 @@ class LogicalLayer(nn.Module):
             return nn.with_logical_partitioning(nn.initializers.lecun_normal(), names)
 
         normed = nn.LayerNorm()(x)
-        x = x + nn.MultiHeadDotProductAttention(HEADS, kernel_init=kernel("embed", "heads", "kv"),
-                                                out_kernel_init=kernel("heads", "kv", "embed"))(normed)  # fmt: skip
+        x = x + nn.MultiHeadDotProductAttention(
+            HEADS, kernel_init=kernel("embed", "heads", "kv"), out_kernel_init=kernel("heads", "kv", "embed")
+        )(normed)
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         wide = nn.gelu(nn.Dense(2 * WIDTH, kernel_init=kernel("embed", "mlp"))(nn.LayerNorm()(x)))
         wide = nn.Dropout(0.1, deterministic=deterministic)(wide)
@@ -327,12 +335,17 @@ class LogicalDecoder(nn.Module):
     @nn.compact
     def __call__(self, ids: Any, deterministic: bool = False) -> Any:
         x = nn.Embed(WORDS, WIDTH)(ids)
-        body = nn.remat(LogicalLayer, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False,
-                        static_argnums=(2,))  # fmt: skip
-        x, _ = nn.scan(body, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
-                       in_axes=nn.broadcast, length=LAYERS, metadata_params={nn.PARTITION_NAME: "layers"})(
-            name="layers"
-        )(x, deterministic)  # fmt: skip
+        body = nn.remat(
+            LogicalLayer, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False, static_argnums=(2,)
+        )
+        x, _ = nn.scan(
+            body,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=LAYERS,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(name="layers")(x, deterministic)
         return nn.Dense(WORDS)(nn.LayerNorm()(x))
 
 
@@ -350,8 +363,9 @@ def linen_scanned_layers_with_logical_axes_and_averages() -> Case:
     params = nn.meta.unbox(model.init(jax.random.key(0), batch["ids"], True)["params"])
     rate = optax.linear_schedule(1e-2, 1e-3, 10)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, eps=1e-3, mu_dtype=jnp.bfloat16))
-    state = Averaged.create(apply_fn=model.apply, params=params, tx=optimizer,
-                            average=jax.tree.map(jnp.copy, params), key=jax.random.key(1))  # fmt: skip
+    state = Averaged.create(
+        apply_fn=model.apply, params=params, tx=optimizer, average=jax.tree.map(jnp.copy, params), key=jax.random.key(1)
+    )
 
     def step(state: Averaged, batch: Any) -> Any:
         own = jax.random.fold_in(state.key, state.step)

@@ -74,12 +74,16 @@ def jax_windows_and_whole_rows_by_turns() -> Case:
         logits = 30.0 * jnp.tanh(x @ params["embed"].T / 30.0)
         return cross_entropy(logits, batch["next"])
 
-    layers = {"q": drawn(LAYERS, WIDTH, HEADS, 4, scale=0.3), "k": drawn(LAYERS, WIDTH, 1, 4, seed=1, scale=0.3),
-              "v": drawn(LAYERS, WIDTH, 1, 4, seed=2, scale=0.3),
-              "o": drawn(LAYERS, HEADS, 4, WIDTH, seed=3, scale=0.3),
-              "in": drawn(LAYERS, WIDTH, 4 * WIDTH, seed=4, scale=0.3),
-              "out": drawn(LAYERS, 2 * WIDTH, WIDTH, seed=5, scale=0.2),
-              "before": jnp.zeros((LAYERS, WIDTH)), "behind": jnp.zeros((LAYERS, WIDTH))}  # fmt: skip
+    layers = {
+        "q": drawn(LAYERS, WIDTH, HEADS, 4, scale=0.3),
+        "k": drawn(LAYERS, WIDTH, 1, 4, seed=1, scale=0.3),
+        "v": drawn(LAYERS, WIDTH, 1, 4, seed=2, scale=0.3),
+        "o": drawn(LAYERS, HEADS, 4, WIDTH, seed=3, scale=0.3),
+        "in": drawn(LAYERS, WIDTH, 4 * WIDTH, seed=4, scale=0.3),
+        "out": drawn(LAYERS, 2 * WIDTH, WIDTH, seed=5, scale=0.2),
+        "before": jnp.zeros((LAYERS, WIDTH)),
+        "behind": jnp.zeros((LAYERS, WIDTH)),
+    }
     params = {"embed": drawn(WORDS, WIDTH, seed=6, scale=0.3), "layers": layers}
     return with_optimizer(optax.adamw(1e-2, eps=1e-3), loss, params, sentences())
 
@@ -121,10 +125,14 @@ def jax_state_space_in_chunks_with_a_short_convolution() -> Case:
         return cross_entropy(x @ params["embed"].T, batch["next"])
 
     def one(seed: int) -> dict[str, Any]:
-        return {"short": drawn(3, 1, WIDTH, seed=seed, scale=0.4), "decay": drawn(WIDTH, seed=seed + 1),
-                "b": drawn(WIDTH, 4, seed=seed + 2, scale=0.3), "c": drawn(WIDTH, 4, seed=seed + 3, scale=0.3),
-                "gate": drawn(WIDTH, WIDTH, seed=seed + 4, scale=0.3),
-                "out": drawn(WIDTH, WIDTH, seed=seed + 5, scale=0.3)}  # fmt: skip
+        return {
+            "short": drawn(3, 1, WIDTH, seed=seed, scale=0.4),
+            "decay": drawn(WIDTH, seed=seed + 1),
+            "b": drawn(WIDTH, 4, seed=seed + 2, scale=0.3),
+            "c": drawn(WIDTH, 4, seed=seed + 3, scale=0.3),
+            "gate": drawn(WIDTH, WIDTH, seed=seed + 4, scale=0.3),
+            "out": drawn(WIDTH, WIDTH, seed=seed + 5, scale=0.3),
+        }
 
     params = {"embed": drawn(WORDS, WIDTH, scale=0.5), "layers": [one(1), one(11)]}
     return with_optimizer(adam(), loss, params, sentences())
@@ -183,8 +191,12 @@ def jax_memory_overwritten_by_the_delta_rule() -> Case:
         return cross_entropy(x.shape[0] ** 0 * jnp.einsum("tbhv,hvw->btw", y, params["head"]), batch["next"])
 
     params = {name: drawn(WIDTH, HEADS, 4, seed=i, scale=0.4) for i, name in enumerate("qkv")}
-    params |= {"beta": drawn(WIDTH, HEADS, seed=4), "alpha": drawn(WIDTH, HEADS, seed=5),
-               "embed": drawn(WORDS, WIDTH, seed=6), "head": drawn(HEADS, 4, WORDS, seed=7)}  # fmt: skip
+    params |= {
+        "beta": drawn(WIDTH, HEADS, seed=4),
+        "alpha": drawn(WIDTH, HEADS, seed=5),
+        "embed": drawn(WORDS, WIDTH, seed=6),
+        "head": drawn(HEADS, 4, WORDS, seed=7),
+    }
     return with_optimizer(adam(), loss, params, sentences())
 
 
@@ -273,9 +285,14 @@ def nnx_attention_of_its_library_with_lengths_and_a_window() -> Case:
         def __call__(self, x: Any, length: Any) -> Any:
             q, k, v = jnp.moveaxis(self.qkv(self.norm(x)), 2, 0)
             seen = jax.nn.dot_product_attention(
-                turned(q), turned(k), v, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
+                turned(q),
+                turned(k),
+                v,
+                is_causal=True,
+                query_seq_lengths=length,
+                key_value_seq_lengths=length,
                 local_window_size=(2, 0),
-            )  # fmt: skip
+            )
             return x + self.out(seen)
 
     class Model(nnx.Module):
@@ -304,9 +321,16 @@ def nnx_attention_of_its_library_with_lengths_and_a_window() -> Case:
         return value
 
     batch = sentences() | {"length": 1 + whole(LENGTH, SAMPLES, seed=3)}
-    return Case(step=step, state=(model, optimizer), batch=batch, jit=nnx.jit, after=in_place,
-                narrow=True,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 2})  # fmt: skip
+    return Case(
+        step=step,
+        state=(model, optimizer),
+        batch=batch,
+        jit=nnx.jit,
+        after=in_place,
+        narrow=True,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 2},
+    )
 
 
 @case
@@ -334,9 +358,12 @@ def jax_two_experts_of_a_word_with_capacity_and_balance() -> Case:
         drift = (jax.nn.logsumexp(logits, -1) ** 2).mean()
         return cross_entropy(x @ params["embed"].T, batch["next"]) + 0.01 * balance + 1e-3 * drift
 
-    params = {"embed": drawn(WORDS, WIDTH, scale=0.5), "router": drawn(WIDTH, experts, seed=1),
-              "up": drawn(experts, WIDTH, WIDTH, seed=2, scale=0.3),
-              "down": drawn(experts, WIDTH, WIDTH, seed=3, scale=0.3)}  # fmt: skip
+    params = {
+        "embed": drawn(WORDS, WIDTH, scale=0.5),
+        "router": drawn(WIDTH, experts, seed=1),
+        "up": drawn(experts, WIDTH, WIDTH, seed=2, scale=0.3),
+        "down": drawn(experts, WIDTH, WIDTH, seed=3, scale=0.3),
+    }
     return with_optimizer(adam(), loss, params, sentences())
 
 

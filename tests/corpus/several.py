@@ -73,15 +73,23 @@ def wasserstein_with_penalty() -> Case:
         return {"g": sgd(state["g"], grads, 0.01), "c": critic}, value
 
     state = {"g": mlp(3, WIDTH, FEATURES), "c": mlp(FEATURES, WIDTH, 1, seed=4)}
-    batch = {"x": drawn(SAMPLES, FEATURES, seed=1), "z": drawn(SAMPLES, 3, seed=2),
-             "mix": jnp.abs(jnp.tanh(drawn(SAMPLES, 1, seed=3)))}  # fmt: skip
+    batch = {
+        "x": drawn(SAMPLES, FEATURES, seed=1),
+        "z": drawn(SAMPLES, 3, seed=2),
+        "mix": jnp.abs(jnp.tanh(drawn(SAMPLES, 1, seed=3))),
+    }
     return Case(step=step, state=state, batch=batch)
 
 
 def transitions() -> Any:
-    return {"obs": drawn(SAMPLES, FEATURES, seed=1), "action": whole(CLASSES, SAMPLES, seed=2),
-            "reward": drawn(SAMPLES, seed=3), "next": drawn(SAMPLES, FEATURES, seed=4),
-            "advantage": drawn(SAMPLES, seed=5), "logp": -jnp.abs(drawn(SAMPLES, seed=6))}  # fmt: skip
+    return {
+        "obs": drawn(SAMPLES, FEATURES, seed=1),
+        "action": whole(CLASSES, SAMPLES, seed=2),
+        "reward": drawn(SAMPLES, seed=3),
+        "next": drawn(SAMPLES, FEATURES, seed=4),
+        "advantage": drawn(SAMPLES, seed=5),
+        "logp": -jnp.abs(drawn(SAMPLES, seed=6)),
+    }
 
 
 @case
@@ -179,8 +187,12 @@ def q_learning_with_target() -> Case:
         return {"params": params, "target": target, "opt": opt, "steps": state["steps"] + 1}, value
 
     params = mlp(FEATURES, WIDTH, CLASSES)
-    state = {"params": params, "target": jax.tree.map(jnp.copy, params), "opt": optimizer.init(params),
-             "steps": jnp.int32(0)}  # fmt: skip
+    state = {
+        "params": params,
+        "target": jax.tree.map(jnp.copy, params),
+        "opt": optimizer.init(params),
+        "steps": jnp.int32(0),
+    }
     return Case(step=step, state=state, batch=transitions())
 
 
@@ -204,12 +216,20 @@ def soft_actor_critic() -> Case:
             return -forward(critic, jnp.concatenate([batch["obs"], action], 1)).mean()
 
         a_grads = jax.grad(actor_loss)(state["actor"])
-        return {"critic": critic, "actor": sgd(state["actor"], a_grads, 0.01), "key": key,
-                "target": optax.incremental_update(critic, state["target"], 0.05)}, c_value  # fmt: skip
+        return {
+            "critic": critic,
+            "actor": sgd(state["actor"], a_grads, 0.01),
+            "key": key,
+            "target": optax.incremental_update(critic, state["target"], 0.05),
+        }, c_value
 
     critic = mlp(FEATURES + 2, WIDTH, 1)
-    state = {"critic": critic, "target": jax.tree.map(jnp.copy, critic), "actor": mlp(FEATURES, WIDTH, 2, seed=3),
-             "key": jax.random.key(0)}  # fmt: skip
+    state = {
+        "critic": critic,
+        "target": jax.tree.map(jnp.copy, critic),
+        "actor": mlp(FEATURES, WIDTH, 2, seed=3),
+        "key": jax.random.key(0),
+    }
     return Case(step=step, state=state, batch=transitions() | {"done": drawn(SAMPLES, 2, seed=8)})
 
 
@@ -263,12 +283,20 @@ def diffusion_with_average_weights() -> Case:
         value, grads = jax.value_and_grad(loss)(state["params"])
         updates, opt = optimizer.update(grads, state["opt"])
         params = optax.apply_updates(state["params"], updates)
-        return {"params": params, "opt": opt, "key": key,
-                "ema": optax.incremental_update(params, state["ema"], 0.01)}, value  # fmt: skip
+        return {
+            "params": params,
+            "opt": opt,
+            "key": key,
+            "ema": optax.incremental_update(params, state["ema"], 0.01),
+        }, value
 
     params = mlp(FEATURES + 1, WIDTH, FEATURES)
-    state = {"params": params, "ema": jax.tree.map(jnp.copy, params), "opt": optimizer.init(params),
-             "key": jax.random.key(0)}  # fmt: skip
+    state = {
+        "params": params,
+        "ema": jax.tree.map(jnp.copy, params),
+        "opt": optimizer.init(params),
+        "key": jax.random.key(0),
+    }
     return Case(step=step, state=state, batch=classified())
 
 
@@ -284,8 +312,11 @@ def self_distillation_with_momentum() -> Case:
         value, grads = jax.value_and_grad(loss)(state["student"])
         student = sgd(state["student"], grads)
         center = 0.9 * state["center"] + 0.1 * forward(state["teacher"], batch["x"]).mean(0)
-        return {"student": student, "teacher": optax.incremental_update(student, state["teacher"], 0.01),
-                "center": center}, value  # fmt: skip
+        return {
+            "student": student,
+            "teacher": optax.incremental_update(student, state["teacher"], 0.01),
+            "center": center,
+        }, value
 
     params = mlp(FEATURES, WIDTH, CLASSES)
     state = {"student": params, "teacher": jax.tree.map(jnp.copy, params), "center": jnp.zeros(CLASSES)}

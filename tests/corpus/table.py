@@ -92,7 +92,8 @@ def double(tree: Any) -> Any:
     """Numbers of 64 bits."""
     wide = {jnp.dtype("float32"): jnp.float64, jnp.dtype("complex64"): jnp.complex128}
     return jax.tree.map(
-        lambda leaf: leaf.astype(wide[leaf.dtype]) if getattr(leaf, "dtype", None) in wide else leaf, tree)  # fmt: skip
+        lambda leaf: leaf.astype(wide[leaf.dtype]) if getattr(leaf, "dtype", None) in wide else leaf, tree
+    )
 
 
 def difference(found: list[Any], expected: list[Any]) -> float:
@@ -178,8 +179,11 @@ def main() -> None:
             continue
         for method in methods:
             row = known[name, method] = measured(name, method, expected, tolerance, given.x64)
-            print(f"{name:45} {method:18} {row['outcome']:8} {row.get('difference', 0):8.1e} {row['seconds']:6.2f}s "
-                  f"{row['note'][:170]}", flush=True)  # fmt: skip
+            print(
+                f"{name:45} {method:18} {row['outcome']:8} {row.get('difference', 0):8.1e} {row['seconds']:6.2f}s "
+                f"{row['note'][:170]}",
+                flush=True,
+            )
         jax.clear_caches()
         if kept:
             kept.write_text(json.dumps(list(known.values()), indent=1))

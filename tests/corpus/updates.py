@@ -88,9 +88,12 @@ def jax_weights_of_three_values_with_norms_before() -> Case:
         x = x + layer(params["down"], jax.nn.relu(layer(params["up"], x)) ** 2)
         return cross_entropy(x @ params["head"], batch["next"])
 
-    params = {"embed": drawn(WORDS, WIDTH), "up": drawn(WIDTH, 2 * WIDTH, seed=1, scale=0.3),
-              "down": drawn(2 * WIDTH, WIDTH, seed=2, scale=0.3),
-              "head": drawn(WIDTH, WORDS, seed=3, scale=0.3)}  # fmt: skip
+    params = {
+        "embed": drawn(WORDS, WIDTH),
+        "up": drawn(WIDTH, 2 * WIDTH, seed=1, scale=0.3),
+        "down": drawn(2 * WIDTH, WIDTH, seed=2, scale=0.3),
+        "head": drawn(WIDTH, WORDS, seed=3, scale=0.3),
+    }
     return with_optimizer(adam(), loss, params, sentences())
 
 
@@ -180,8 +183,15 @@ def jax_moments_in_a_basis_turned_by_qr() -> Case:
         return (new, kept, count + 1), value
 
     params = {"a": drawn(FEATURES, WIDTH, scale=0.4), "b": drawn(WIDTH, CLASSES, seed=1, scale=0.4)}
-    held = {name: {"left": jnp.zeros((len(p), len(p))), "basis": jnp.eye(len(p)), "first": jnp.zeros_like(p),
-                   "second": jnp.zeros_like(p)} for name, p in params.items()}  # fmt: skip
+    held = {
+        name: {
+            "left": jnp.zeros((len(p), len(p))),
+            "basis": jnp.eye(len(p)),
+            "first": jnp.zeros_like(p),
+            "second": jnp.zeros_like(p),
+        }
+        for name, p in params.items()
+    }
     return Case(step=step, state=(params, held, jnp.zeros((), jnp.int32)), batch=classified())
 
 
@@ -246,8 +256,14 @@ def jax_directions_and_magnitudes_of_adapters() -> Case:
         return (optax.apply_updates(params, updates), frozen, opt_state), value
 
     frozen = mlp(*CLASSIFIER)
-    params = [{"a": drawn(*layer["w"].shape[:1], 2, seed=i, scale=0.3), "b": jnp.zeros((2, layer["w"].shape[1])),
-               "size": jnp.sqrt((layer["w"] ** 2).sum(0))} for i, layer in enumerate(frozen)]  # fmt: skip
+    params = [
+        {
+            "a": drawn(*layer["w"].shape[:1], 2, seed=i, scale=0.3),
+            "b": jnp.zeros((2, layer["w"].shape[1])),
+            "size": jnp.sqrt((layer["w"] ** 2).sum(0)),
+        }
+        for i, layer in enumerate(frozen)
+    ]
     names = [{"a": "slow", "b": "fast", "size": "slow"} for _ in params]
     optimizer = optax.partition({"slow": adam(), "fast": optax.adam(8e-2, eps=1e-3)}, names)
     return Case(step=step, state=(params, frozen, optimizer.init(params)), batch=classified())
@@ -280,8 +296,10 @@ def equinox_integrator_by_a_checkpointed_loop() -> Case:
         updates, opt_state = optimizer.update(grads, opt_state, eqx.filter(model, eqx.is_inexact_array))
         return (eqx.apply_updates(model, updates), opt_state), value
 
-    model = {"field": eqx.nn.MLP(FEATURES, FEATURES, WIDTH, 1, key=jax.random.key(0)),
-             "head": eqx.nn.Linear(FEATURES, CLASSES, key=jax.random.key(1))}  # fmt: skip
+    model = {
+        "field": eqx.nn.MLP(FEATURES, FEATURES, WIDTH, 1, key=jax.random.key(0)),
+        "head": eqx.nn.Linear(FEATURES, CLASSES, key=jax.random.key(1)),
+    }
     state = (model, optimizer.init(eqx.filter(model, eqx.is_inexact_array)))
     return Case(step=step, state=state, batch=classified(), jit=eqx.filter_jit)
 
@@ -319,8 +337,15 @@ def nnx_teacher_moved_toward_its_student() -> Case:
         nnx.update(teacher, new)
         return value, share
 
-    return Case(step=step, state=(student, teacher, optimizer), batch=classified(), jit=nnx.jit, after=in_place,
-                call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 3})  # fmt: skip
+    return Case(
+        step=step,
+        state=(student, teacher, optimizer),
+        batch=classified(),
+        jit=nnx.jit,
+        after=in_place,
+        call=lambda run, state, batch: run(*state, batch),
+        options={"batch_argnums": 3},
+    )
 
 
 @case

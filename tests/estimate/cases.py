@@ -48,32 +48,61 @@ _LATENT = LatentAttention(heads=16, q_rank=768, kv_rank=512, nope_dim=128, rope_
 _PLAIN_LATENT = replace(_LATENT, q_rank=None)
 
 DENSE = _model(
-    "dense", 4096, LayerRun(layers=(LayerSpec(
-        attention=Attention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(ffn_hidden=14336, gated=True)
-    ),), repeats=12)
-)  # fmt: skip
+    "dense",
+    4096,
+    LayerRun(
+        layers=(
+            LayerSpec(
+                attention=Attention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(ffn_hidden=14336, gated=True)
+            ),
+        ),
+        repeats=12,
+    ),
+)
 TIED = _model(
-    "tied", 2048, LayerRun(layers=(LayerSpec(
-        attention=Attention(heads=16, kv_heads=16, head_dim=128, qkv_bias=True, out_bias=True),
-        mlp=DenseMlp(ffn_hidden=8192, gated=False, bias=True), norm="layernorm", dropout=True,
-    ),), repeats=10),
-    vocab=50304, tied_embeddings=True, learned_positions=4096, final_norm="layernorm",
-)  # fmt: skip
+    "tied",
+    2048,
+    LayerRun(
+        layers=(
+            LayerSpec(
+                attention=Attention(heads=16, kv_heads=16, head_dim=128, qkv_bias=True, out_bias=True),
+                mlp=DenseMlp(ffn_hidden=8192, gated=False, bias=True),
+                norm="layernorm",
+                dropout=True,
+            ),
+        ),
+        repeats=10,
+    ),
+    vocab=50304,
+    tied_embeddings=True,
+    learned_positions=4096,
+    final_norm="layernorm",
+)
 MIXED = _model(
-    "experts after dense layers, shared expert, one prediction module", 2048,
+    "experts after dense layers, shared expert, one prediction module",
+    2048,
     LayerRun(layers=(LayerSpec(attention=_GROUPED, mlp=DenseMlp(ffn_hidden=8192, gated=True)),), repeats=1),
-    LayerRun(layers=(LayerSpec(attention=_GROUPED, mlp=MoeMlp(
-        experts=16, top_k=4, ffn_hidden=1024, gated=True, shared_ffn_hidden=1024
-    )),), repeats=8),
+    LayerRun(
+        layers=(
+            LayerSpec(
+                attention=_GROUPED, mlp=MoeMlp(experts=16, top_k=4, ffn_hidden=1024, gated=True, shared_ffn_hidden=1024)
+            ),
+        ),
+        repeats=8,
+    ),
     mtp_layers=1,
-)  # fmt: skip
+)
 LATENT = _model(
-    "latent attention", 2048,
-    LayerRun(layers=(
-        LayerSpec(attention=_LATENT, mlp=DenseMlp(ffn_hidden=8192, gated=True)),
-        LayerSpec(attention=_PLAIN_LATENT, mlp=MoeMlp(experts=8, top_k=2, ffn_hidden=2048, gated=True)),
-    ), repeats=4),
-)  # fmt: skip
+    "latent attention",
+    2048,
+    LayerRun(
+        layers=(
+            LayerSpec(attention=_LATENT, mlp=DenseMlp(ffn_hidden=8192, gated=True)),
+            LayerSpec(attention=_PLAIN_LATENT, mlp=MoeMlp(experts=8, top_k=2, ffn_hidden=2048, gated=True)),
+        ),
+        repeats=4,
+    ),
+)
 MODELS = (DENSE, TIED, MIXED, LATENT)
 CLUSTERS = {text: resolve_gpus(text) for text in ("4xH100", "8xH100", "16xH100", "32xH100", "8xA100-80", "16xA100-80")}
 

@@ -98,12 +98,15 @@ def test_unused_slots_are_bubble() -> None:
     assert part(estimate, "bubble") / work == pytest.approx(3 / 12, rel=0.05)
 
 
-@pytest.mark.parametrize(("model", "row"), [
-    (DENSE, {"tp": 4, "pp": 2}),
-    (TIED, {"tp": 2, "dp": 4}),
-    (MIXED, {"dp": 8, "ep": 8}),
-    (LATENT, {"pp": 4, "dp": 2, "ep": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "row"),
+    [
+        (DENSE, {"tp": 4, "pp": 2}),
+        (TIED, {"tp": 2, "dp": 4}),
+        (MIXED, {"dp": 8, "ep": 8}),
+        (LATENT, {"pp": 4, "dp": 2, "ep": 2}),
+    ],
+)
 def test_all_parameters_stand_somewhere(model: object, row: dict[str, int]) -> None:
     """Weights of all stages, times what shares them, are the model's; tied tables and prediction modules may add."""
     one = case(model, "8xH100", gbs=8, **row)

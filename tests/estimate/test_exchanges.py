@@ -61,9 +61,14 @@ def test_combined_1f1b_hides_exchanges_but_those_of_its_warm_up() -> None:
 
 @pytest.mark.parametrize(
     ("word", "field"),
-    [("epag", "dispatcher"), ("epmove", "dispatcher"), ("epov", "overlap"), ("epc2", "overlap_degree"),
-     ("epbal", "placed_by_load")],
-)  # fmt: skip
+    [
+        ("epag", "dispatcher"),
+        ("epmove", "dispatcher"),
+        ("epov", "overlap"),
+        ("epc2", "overlap_degree"),
+        ("epbal", "placed_by_load"),
+    ],
+)
 @pytest.mark.parametrize(("model", "why"), [("gpt2", "gpt2 has no experts"), ("mixtral-8x7b", "on every rank")])
 def test_words_about_exchanges_that_a_plan_does_not_have_are_refused(
     word: str, field: str, model: str, why: str

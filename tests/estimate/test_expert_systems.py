@@ -120,9 +120,14 @@ def test_a_counted_load_is_the_number_of_its_fullest_rank(counts: list[int], ep:
 
 @pytest.mark.parametrize(
     ("plan", "field"),
-    [("ep8.dp8.epshadow2", "shadowed"), ("ep8.dp8.epbal", "placed_by_load"), ("ep8.dp8.epdtd", "drop_duplicates"),
-     ("ep8.dp8.epstash", "stash_collectives"), ("ep8.dp8.epmove.epov-shared", "overlap")],
-)  # fmt: skip
+    [
+        ("ep8.dp8.epshadow2", "shadowed"),
+        ("ep8.dp8.epbal", "placed_by_load"),
+        ("ep8.dp8.epdtd", "drop_duplicates"),
+        ("ep8.dp8.epstash", "stash_collectives"),
+        ("ep8.dp8.epmove.epov-shared", "overlap"),
+    ],
+)
 def test_settings_without_effect_are_refused_with_a_remedy(plan: str, field: str) -> None:
     row = parse_row(f"{plan}.z3.gbs8", devices=8, global_batch=8, schedules=())
     with pytest.raises(MeshwrightError) as caught:

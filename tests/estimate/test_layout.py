@@ -86,9 +86,18 @@ def test_an_indexer_and_a_recurrence_count_as_what_the_model_asks_for() -> None:
     indexer = Scores(name="index", module="self_attn", heads=64, dim=128, picked=2048)
     assert token_flop(replace(work, ops=(indexer,)), 8191) == 2 * 64 * 128 * 4096
     scan = Scan(
-        name="scan", module="mixer", heads=8, state=64 * 128, chunk=256, recurrence_flop=1000.0, forward_flop=1.0,
-        backward_flop=1.0, forward_elements=1.0, backward_elements=1.0, exchanged=1.0,
-    )  # fmt: skip
+        name="scan",
+        module="mixer",
+        heads=8,
+        state=64 * 128,
+        chunk=256,
+        recurrence_flop=1000.0,
+        forward_flop=1.0,
+        backward_flop=1.0,
+        forward_elements=1.0,
+        backward_elements=1.0,
+        exchanged=1.0,
+    )
     assert token_flop(replace(work, ops=(scan,)), 8192) == 8 * 1000
 
 

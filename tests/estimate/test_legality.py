@@ -80,18 +80,36 @@ def test_every_rule_of_a_model_is_tried_above() -> None:
     tried = " ".join(f"{model.name} {words}" for model, _, _, _, words, _ in RULES)
     names = {rule.name for model in (DENSE, MIXED) for rule in model_rules(model, SEQ)}
     assert names == {
-        "heads", "key-value heads", "a2a heads", "ffn", "sequence", "zigzag", "context", "layers", "experts", "folding",
-        "token split", "expert ffn",
-    }  # fmt: skip
+        "heads",
+        "key-value heads",
+        "a2a heads",
+        "ffn",
+        "sequence",
+        "zigzag",
+        "context",
+        "layers",
+        "experts",
+        "folding",
+        "token split",
+        "expert ffn",
+    }
     for words in ("attention heads", "key-value heads", "all-to-all", "feed-forward", "zigzag", "expert width"):
         assert words in tried
 
 
 def test_all_problems_come_together() -> None:
     worst = row(
-        tp=64, sp=False, cp=(("p2p", 3),), pp=16, ep=32, dp=5, sharding="hsdp", shard_group=7,
-        recompute="block", recompute_layers=99,
-    )  # fmt: skip
+        tp=64,
+        sp=False,
+        cp=(("p2p", 3),),
+        pp=16,
+        ep=32,
+        dp=5,
+        sharding="hsdp",
+        shard_group=7,
+        recompute="block",
+        recompute_layers=99,
+    )
     found = problems(worst, MIXED, devices=64)
     assert {problem.field for problem in found} == {"dp", "tp", "cp", "pp", "ep", "sp", "gbs", "hsdp", "recompute"}
     assert len(found) == 9

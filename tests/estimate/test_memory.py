@@ -24,12 +24,17 @@ def test_the_fullest_worker_is_the_one_whose_kinds_sum_highest(frozen: bool) -> 
     rows = np.flatnonzero(grid.dp == 8)[:3]
     drawn = np.random.default_rng(7).uniform(1e8, 1e9, (8, len(rows), 4))
     load = WorkerLoad(
-        dense_parameters=drawn[0], expert_parameters=drawn[1],
-        largest_dense=drawn[2] / 10, largest_expert=drawn[3] / 10,
-        activations=drawn[4], transient=drawn[5], communicators=np.full((len(rows), 1), 3.0),
-        offload_weights=np.zeros((len(rows), 1)), weight_versions=np.full((len(rows), 4), 2.0),
+        dense_parameters=drawn[0],
+        expert_parameters=drawn[1],
+        largest_dense=drawn[2] / 10,
+        largest_expert=drawn[3] / 10,
+        activations=drawn[4],
+        transient=drawn[5],
+        communicators=np.full((len(rows), 1), 3.0),
+        offload_weights=np.zeros((len(rows), 1)),
+        weight_versions=np.full((len(rows), 4), 2.0),
         **({"frozen_dense_bytes": drawn[6], "largest_frozen_bytes": drawn[7]} if frozen else {}),
-    )  # fmt: skip
+    )
     choices = shardings_for(8, 1, Space())
     table = ShardingTable.of(grid, choices)
     each = PerParameter.of(table.columns, hardware, workload)

@@ -101,9 +101,10 @@ def test_tied_tables_are_counted_once() -> None:
 
 
 def test_states_are_shared_out_as_the_sharding_says() -> None:
-    whole, shared = (optimizer_bytes(estimated(DENSE, row, "muon")) for row in (
-        PlanRow(dp=8, gbs=8), PlanRow(dp=8, gbs=8, sharding="z1")
-    ))  # fmt: skip
+    whole, shared = (
+        optimizer_bytes(estimated(DENSE, row, "muon"))
+        for row in (PlanRow(dp=8, gbs=8), PlanRow(dp=8, gbs=8, sharding="z1"))
+    )
     assert whole == pytest.approx(8 * shared)
 
 

@@ -345,10 +345,18 @@ def test_gradients_meet_exchanges_that_leave_a_node_as_they_do(exchanged: int, m
 def unlike(name: str, ranks: int = 64, *, groups: int = 1, offload: float = 0.0, **own: object) -> ShardingColumns:
     """A row of which everything is stated."""
     usual: dict[str, object] = {
-        "gather_bytes": np.nan, "reduce_bytes": np.nan, "offload_gradients": 0.0, "offload_weights": 0.0,
-        "offload_disk": 0.0, "delayed_update": 0.0, "secondary": 0, "averaging_steps": 0.0, "outer": False, "whole": 0,
+        "gather_bytes": np.nan,
+        "reduce_bytes": np.nan,
+        "offload_gradients": 0.0,
+        "offload_weights": 0.0,
+        "offload_disk": 0.0,
+        "delayed_update": 0.0,
+        "secondary": 0,
+        "averaging_steps": 0.0,
+        "outer": False,
+        "whole": 0,
         "tile": 0.0,
-    }  # fmt: skip
+    }
     stated = {key: np.array([own.get(key, value)]) for key, value in usual.items()}
     stated["overlap"] = np.array([own.get("overlap", True)])
     stated["compression"] = np.array([own.get("compression", "")])
@@ -392,16 +400,26 @@ def synced(choice: ShardingColumns, experts: float, workload: Workload = WORKLOA
     strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
     net = DataNetwork(choice, strides, hardware())
     compute = StepCompute(
-        forward_s=column(0.004), backward_s=column(0.009), micro_batches=column(3), passes=1.5, meeting_s=0.001,
+        forward_s=column(0.004),
+        backward_s=column(0.009),
+        micro_batches=column(3),
+        passes=1.5,
+        meeting_s=0.001,
         ahead_s=0.0005,
-    )  # fmt: skip
+    )
     dense = column(3e8)
     payloads = column(2e6), column(3e6)
     step = step_sync(dense, column(experts), compute, choice, net, workload, payloads)
     of_layer = layer_sync(
-        dense / 8, column(experts / 8), column(0.0005), column(0.001), choice, net, workload,
+        dense / 8,
+        column(experts / 8),
+        column(0.0005),
+        column(0.001),
+        choice,
+        net,
+        workload,
         (column(1e7), column(experts / 100)),
-    )  # fmt: skip
+    )
     rows = choice.zero.shape
     return {
         one.name: np.broadcast_to(getattr(of, one.name), rows) for of in (step, of_layer) for one in fields(type(of))
@@ -421,13 +439,25 @@ def bare(name: str) -> ShardingColumns:
     """A row with nothing stated that it does not use."""
     choice = ROWS[name]
     unused = {
-        "gather_bytes": np.isnan, "reduce_bytes": np.isnan, "compression": lambda word: word == "",
+        "gather_bytes": np.isnan,
+        "reduce_bytes": np.isnan,
+        "compression": lambda word: word == "",
         "passing": lambda word: word == COLLECTIVE,
         **dict.fromkeys(
-            ("offload_gradients", "offload_weights", "offload_disk", "delayed_update", "secondary", "averaging_steps",
-             "outer", "whole", "tile"), np.logical_not,
+            (
+                "offload_gradients",
+                "offload_weights",
+                "offload_disk",
+                "delayed_update",
+                "secondary",
+                "averaging_steps",
+                "outer",
+                "whole",
+                "tile",
+            ),
+            np.logical_not,
         ),
-    }  # fmt: skip
+    }
     return replace(choice, **{key: None for key, says in unused.items() if np.all(says(getattr(choice, key)))})
 
 

@@ -35,10 +35,22 @@ class Relay(TokenTraffic):
     ) -> tuple[Call, ...]:
         """Two all-to-alls of the copies, forward and backward."""
         elements = columns.exchanged(copies) / columns.etp * op.width
-        forward = Call(kind="all_to_all", category="ep", phase="forward", group="ep", repeats=2.0,
-                       payload_bytes=elements * forward_bytes)  # fmt: skip
-        backward = Call(kind="all_to_all", category="ep", phase="backward", group="ep", repeats=2.0,
-                        payload_bytes=elements * backward_bytes)  # fmt: skip
+        forward = Call(
+            kind="all_to_all",
+            category="ep",
+            phase="forward",
+            group="ep",
+            repeats=2.0,
+            payload_bytes=elements * forward_bytes,
+        )
+        backward = Call(
+            kind="all_to_all",
+            category="ep",
+            phase="backward",
+            group="ep",
+            repeats=2.0,
+            payload_bytes=elements * backward_bytes,
+        )
         return forward, backward
 
 

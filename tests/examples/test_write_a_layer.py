@@ -24,10 +24,17 @@ def of_the_page() -> type[RecurrentMixer]:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     (code,) = re.findall(r"```python\n(@dataclass[^`]*class Retention.*?)```", page, flags=re.DOTALL)
     known: dict[str, Any] = {
-        "dataclass": dataclass, "Literal": Literal, "LayerContext": LayerContext, "PartWork": PartWork,
-        "RecurrentMixer": RecurrentMixer, "chunked_scan": chunked_scan, "column_product": column_product,
-        "row_product": row_product, "recurrent_work": recurrent_work, "__name__": __name__,
-    }  # fmt: skip
+        "dataclass": dataclass,
+        "Literal": Literal,
+        "LayerContext": LayerContext,
+        "PartWork": PartWork,
+        "RecurrentMixer": RecurrentMixer,
+        "chunked_scan": chunked_scan,
+        "column_product": column_product,
+        "row_product": row_product,
+        "recurrent_work": recurrent_work,
+        "__name__": __name__,
+    }
     exec("from __future__ import annotations\n" + code, known)
     return known["Retention"]
 

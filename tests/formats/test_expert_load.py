@@ -24,16 +24,19 @@ def test_one_number_is_the_fullest_rank_over_the_mean() -> None:
     "text",
     [
         "8,4,2,2\n4,4,4,4\n",
-        "layer,expert,tokens\n" + "".join(f"{at},{e},{n}\n"
-                                           for at, row in enumerate(COUNTS) for e, n in enumerate(row)),
+        "layer,expert,tokens\n"
+        + "".join(f"{at},{e},{n}\n" for at, row in enumerate(COUNTS) for e, n in enumerate(row)),
         "layer,e0,e1,e2,e3\n0,8,4,2,2\n1,4,4,4,4\n",
         "".join(json.dumps({"layer": at, "tokens": row}) + "\n" for at, row in enumerate(COUNTS)),
         # Two steps, which are summed.
-        "".join(json.dumps({"layer": at, "step": step, "tokens": [n / 2 for n in row]}) + "\n"
-                for step in (0, 1) for at, row in enumerate(COUNTS)),
+        "".join(
+            json.dumps({"layer": at, "step": step, "tokens": [n / 2 for n in row]}) + "\n"
+            for step in (0, 1)
+            for at, row in enumerate(COUNTS)
+        ),
         json.dumps(COUNTS),
     ],
-)  # fmt: skip
+)
 def test_a_file_counts_tokens_by_layer_and_expert(text: str, tmp_path: Path) -> None:
     path = tmp_path / "loads"
     path.write_text(text)
@@ -42,11 +45,19 @@ def test_a_file_counts_tokens_by_layer_and_expert(text: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("stated", "rule"),
-    [("0.5", "at least the mean"), ("zip:1", "did you mean zipf"), ("zipf:x", "is a number"), ("zipf:99", "0 (alike)"),
-     ("nowhere.csv", "there is no such file"), ([[8, 4], [4, 4, 4]], "of one length"),
-     ([[8, 4], [4, 4]], "routes the tokens of the same step"), ([[8, -4]], "no count"), ([[0, 0]], "some are above"),
-     (True, "states no load")],
-)  # fmt: skip
+    [
+        ("0.5", "at least the mean"),
+        ("zip:1", "did you mean zipf"),
+        ("zipf:x", "is a number"),
+        ("zipf:99", "0 (alike)"),
+        ("nowhere.csv", "there is no such file"),
+        ([[8, 4], [4, 4, 4]], "of one length"),
+        ([[8, 4], [4, 4]], "routes the tokens of the same step"),
+        ([[8, -4]], "no count"),
+        ([[0, 0]], "some are above"),
+        (True, "states no load"),
+    ],
+)
 def test_what_is_no_load_is_refused_with_its_rule(stated: object, rule: str) -> None:
     with pytest.raises(InputError) as caught:
         expert_load_of(stated)
@@ -55,9 +66,12 @@ def test_what_is_no_load_is_refused_with_its_rule(stated: object, rule: str) -> 
 
 @pytest.mark.parametrize(
     ("line", "rule"),
-    [("8,x\n", "where tokens are counted"), ('{"tokens": 3}\n', "holds no tokens"),
-     ('{"layer": "a", "tokens": [1]}\n', "no whole number")],
-)  # fmt: skip
+    [
+        ("8,x\n", "where tokens are counted"),
+        ('{"tokens": 3}\n', "holds no tokens"),
+        ('{"layer": "a", "tokens": [1]}\n', "no whole number"),
+    ],
+)
 def test_a_bad_line_is_named(line: str, rule: str, tmp_path: Path) -> None:
     path = tmp_path / "loads.csv"
     path.write_text(line)

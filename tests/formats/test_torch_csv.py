@@ -55,8 +55,14 @@ def test_every_spelling_pytorch_writes_or_takes(tmp_path: Path) -> None:
     file.write_bytes(b"0UNSHARD,0F0,0SEND_F0,,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\r\n\r\n"[:-2])
     actions = read_actions(file)
     assert [KINDS[kind] for kind in actions.kind] == [
-        "UNSHARD", "F", "SEND_F", "RECV_B", "B", "REDUCE_GRAD", "RESHARD",
-    ]  # fmt: skip
+        "UNSHARD",
+        "F",
+        "SEND_F",
+        "RECV_B",
+        "B",
+        "REDUCE_GRAD",
+        "RESHARD",
+    ]
     joined = parse_actions(" 0F0 ,(3F1; 4B0)OVERLAP_F_B,(5F2;6I1;7W0)OVERLAP_F_B\n1F0\n\n")
     assert joined.joined.tolist() == [False, False, True, False, True, True, False]
     assert joined.stage.tolist() == [0, 3, 4, 5, 6, 7, 1]
@@ -96,8 +102,10 @@ def test_all_wrong_cells_at_once_up_to_a_limit() -> None:
     with pytest.raises(InputError) as caught:
         parse_actions("0F0,0Q0\n\n2F0\n3Z0,3B0\n")
     assert [problem.what.split(": ")[1] for problem in caught.value.problems] == [
-        "line 1, column 2 is '0Q0'", "line 2 holds no action", "line 4, column 1 is '3Z0'",
-    ]  # fmt: skip
+        "line 1, column 2 is '0Q0'",
+        "line 2 holds no action",
+        "line 4, column 1 is '3Z0'",
+    ]
     with pytest.raises(InputError) as caught:
         parse_actions(",".join(["x"] * 100))
     assert [len(caught.value.problems), caught.value.problems[-1].what] == [MAX_PROBLEMS + 1, "and 80 more"]

@@ -95,9 +95,14 @@ def test_drawn_tokens_crowd_the_fullest_rank_by_the_expected_maximum() -> None:
 
 @pytest.mark.parametrize(
     ("form", "tokens", "top_k", "factor", "room"),
-    [("fastmoe-gshard", 4096, 2, 1.2, 153), ("gshard", 4096, 2, 1.0, 128), ("switch", 4096, 1, 1.0, 64),
-     ("fastmoe-switch", 4096, 1, 1.2, 77), ("expert-choice", 4096, 2, 1.0, 128)],
-)  # fmt: skip
+    [
+        ("fastmoe-gshard", 4096, 2, 1.2, 153),
+        ("gshard", 4096, 2, 1.0, 128),
+        ("switch", 4096, 1, 1.0, 64),
+        ("fastmoe-switch", 4096, 1, 1.2, 77),
+        ("expert-choice", 4096, 2, 1.0, 128),
+    ],
+)
 def test_gates_count_the_room_of_an_expert_their_own_way(
     form: str, tokens: int, top_k: int, factor: float, room: int
 ) -> None:

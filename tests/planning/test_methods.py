@@ -59,8 +59,10 @@ def test_wrong_names_are_refused_together_with_the_nearest_right_ones() -> None:
     with pytest.raises(InputError) as refused:
         check_axes(methods="scedule,tp,offlod")
     assert [problem.what for problem in refused.value.problems] == [
-        "methods 'scedule'", "methods 'tp'", "methods 'offlod'"
-    ]  # fmt: skip
+        "methods 'scedule'",
+        "methods 'tp'",
+        "methods 'offlod'",
+    ]
     first, second, third = refused.value.problems
     assert first.fix == "did you mean schedule?"
     assert second.why == "tp goes through all its values as it is"
@@ -82,8 +84,13 @@ def test_an_axis_that_says_nothing_of_the_model_is_refused_by_name(model: object
 
 
 def test_exchanges_go_before_gradients_where_the_axis_is_opened_and_they_meet() -> None:
-    asked = {"gpus": "8x8xA100-80", "global_batch": 64, "seq_len": 4096, "top": 1,
-             "pin": "pp=1,tp=1,cp=1,sharding=z1,z3,recompute=none"}  # fmt: skip
+    asked = {
+        "gpus": "8x8xA100-80",
+        "global_batch": 64,
+        "seq_len": 4096,
+        "top": 1,
+        "pin": "pp=1,tp=1,cp=1,sharding=z1,z3,recompute=none",
+    }
     narrow, wide = (mw.plan("mixtral-8x7b", methods=methods, **asked) for methods in (None, "ep_order"))
     assert wide.best.estimate.step_time_s < narrow.best.estimate.step_time_s
     assert ".epfirst." in wide.to_dict()["plans"][0]["name"]

@@ -19,14 +19,21 @@ MAP = "ftpipe-flush-0_1_2_1_0"
 
 def run_of(ffn_hidden: int, repeats: int) -> LayerRun:
     attention = Attention(heads=16, kv_heads=16, head_dim=128)
-    return LayerRun(layers=(LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=ffn_hidden, gated=True)),),
-                    repeats=repeats)  # fmt: skip
+    return LayerRun(
+        layers=(LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=ffn_hidden, gated=True)),), repeats=repeats
+    )
 
 
 WIDE_MIDDLE = ModelSpec(
-    name="wide-middle", family="llama", hidden=2048, vocab=4096, max_seq_len=4096, source="made up for this test",
-    tied_embeddings=False, runs=(run_of(8192, 4), run_of(65536, 2), run_of(8192, 4)),
-)  # fmt: skip
+    name="wide-middle",
+    family="llama",
+    hidden=2048,
+    vocab=4096,
+    max_seq_len=4096,
+    source="made up for this test",
+    tied_embeddings=False,
+    runs=(run_of(8192, 4), run_of(65536, 2), run_of(8192, 4)),
+)
 
 
 def best(**asked: Any) -> dict[str, Any]:
@@ -63,5 +70,6 @@ def test_layers_of_a_map_make_workers_alike() -> None:
     assert abs(counts[0] + counts[2] - counts[1]) <= 4  # the head is worth two to three layers
     held = [worker.chunks for worker in expand(row, model, 2048).pipelines[0].workers]
     assert [[sum(run.layers for run in chunk.runs) for chunk in own] for own in held] == [
-        [counts[0], counts[2]], [counts[1]],
-    ]  # fmt: skip
+        [counts[0], counts[2]],
+        [counts[1]],
+    ]

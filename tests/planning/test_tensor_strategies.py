@@ -15,6 +15,5 @@ import meshwright as mw
     ],
 )
 def test_a_wide_group_is_a_grid_where_tokens_far_exceed_the_width(seq_len: int, strategy: str) -> None:
-    found = mw.plan("llama-3.1-8b", gpus="16xGB200", seq_len=seq_len, global_batch=32,
-                    pin=["tp=16", "tensor=1d,2d"])  # fmt: skip
+    found = mw.plan("llama-3.1-8b", gpus="16xGB200", seq_len=seq_len, global_batch=32, pin=["tp=16", "tensor=1d,2d"])
     assert found.best.row.format().split(".", maxsplit=1)[0] == strategy

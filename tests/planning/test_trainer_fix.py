@@ -38,23 +38,53 @@ def fixed(folder: Path, name: str, text: str, plan: str, settings: dict[str, str
 @pytest.mark.parametrize(
     ("name", "text", "plan", "settings", "lines"),
     [
-        ("tune.yaml", files.TUNE, "dp8.fsdp-keep.mbs4.gbs64", None,
-         ("+batch_size: 4", "+gradient_accumulation_steps: 2", "+fsdp_reshard_after_forward: false")),
-        ("tune.yaml", files.TUNE + "context_parallel_dim: 1\n", "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full", None,
-         ("+context_parallel_dim: 2",)),
+        (
+            "tune.yaml",
+            files.TUNE,
+            "dp8.fsdp-keep.mbs4.gbs64",
+            None,
+            ("+batch_size: 4", "+gradient_accumulation_steps: 2", "+fsdp_reshard_after_forward: false"),
+        ),
+        (
+            "tune.yaml",
+            files.TUNE + "context_parallel_dim: 1\n",
+            "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full",
+            None,
+            ("+context_parallel_dim: 2",),
+        ),
         ("nano.yaml", files.NANOTRON, "pp4.dp2.z1.mbs1.gbs32", None, ("+  pp: 4", "+  tp: 1")),
         ("nano.yaml", files.NANOTRON, "dp8.mbs1.gbs64.rc-full", None, ("+  recompute_layer: true", "+  zero_stage: 0")),
-        ("neox.yml", files.NEOX, "dp8.z2.mbs2.gbs32", VOCABULARY,
-         ('+  "pipe-parallel-size": 1,', '+  "checkpoint-activations": false,')),
-        ("foundry.yaml", files.FOUNDRY.replace("size: auto", "size: 4"), "dp8.fsdp.mbs2.gbs1024", None,
-         ("+  activation_checkpointing: false", "+device_train_microbatch_size: 2")),
-        ("lev.yaml", files.LEVANTER, "dp8.fsdp.mbs4.gbs64", {"vocab_size": "50304"},
-         ("+  train_batch_size: 64", "+  per_device_parallelism: 4", "+  gradient_checkpointing: false")),
-        ("xt.py", files.XTUNER, "cp2-a2a.dp4.z2.mbs2.gbs32.rc-full", XTUNER,
-         ("+batch_size = 2  # per device", "+accumulative_counts = 2")),
+        (
+            "neox.yml",
+            files.NEOX,
+            "dp8.z2.mbs2.gbs32",
+            VOCABULARY,
+            ('+  "pipe-parallel-size": 1,', '+  "checkpoint-activations": false,'),
+        ),
+        (
+            "foundry.yaml",
+            files.FOUNDRY.replace("size: auto", "size: 4"),
+            "dp8.fsdp.mbs2.gbs1024",
+            None,
+            ("+  activation_checkpointing: false", "+device_train_microbatch_size: 2"),
+        ),
+        (
+            "lev.yaml",
+            files.LEVANTER,
+            "dp8.fsdp.mbs4.gbs64",
+            {"vocab_size": "50304"},
+            ("+  train_batch_size: 64", "+  per_device_parallelism: 4", "+  gradient_checkpointing: false"),
+        ),
+        (
+            "xt.py",
+            files.XTUNER,
+            "cp2-a2a.dp4.z2.mbs2.gbs32.rc-full",
+            XTUNER,
+            ("+batch_size = 2  # per device", "+accumulative_counts = 2"),
+        ),
         ("xt.py", files.XTUNER, "dp8.z2.mbs1.gbs32.rc-full", XTUNER, ("+sequence_parallel_size = 1",)),
     ],
-)  # fmt: skip
+)
 def test_a_plan_is_written_into_the_users_file(
     tmp_path: Path, name: str, text: str, plan: str, settings: dict[str, str] | None, lines: tuple[str, ...]
 ) -> None:

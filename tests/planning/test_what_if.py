@@ -173,8 +173,10 @@ def test_every_value_that_is_offered_without_a_problem_is_priced(two_kinds: Job)
                 assert step_s(changed) > 0
                 assert changed.workload == two_kinds.workload
                 assert changed.plan.devices == two_kinds.plan.devices
-                batch = sum(one.num_micro_batches * one.micro_batch * changed.plan.data_degree(one)
-                            for one in changed.plan.pipelines)  # fmt: skip
+                batch = sum(
+                    one.num_micro_batches * one.micro_batch * changed.plan.data_degree(one)
+                    for one in changed.plan.pipelines
+                )
                 assert batch == two_kinds.workload.global_batch
 
 

@@ -23,21 +23,34 @@ def study(label: str, seed: int, values: list[float | None]) -> tuple[dict[str, 
             best = value
             incumbents.append({"trials": number, "value": value})
     found = {
-        "label": label, "tuner": label, "algorithm": "a", "scheduler": "none", "seed": seed, "count": len(values),
-        "counts": {"ok": sum(value is not None for value in values)}, "resumed": 0, "incumbents": incumbents,
-        "best": {"value": best, "name": "p"} if incumbents else None, "regret": best - 1.0 if incumbents else None,
-    }  # fmt: skip
+        "label": label,
+        "tuner": label,
+        "algorithm": "a",
+        "scheduler": "none",
+        "seed": seed,
+        "count": len(values),
+        "counts": {"ok": sum(value is not None for value in values)},
+        "resumed": 0,
+        "incumbents": incumbents,
+        "best": {"value": best, "name": "p"} if incumbents else None,
+        "regret": best - 1.0 if incumbents else None,
+    }
     at_s = [0.1 * (number + 1) for number in range(len(values))]
     return found, {"wall_s": at_s[-1], "priced_s": 0.01, "at_s": at_s, "took_s": [0.001] * len(values)}
 
 
 def comparison(*studies: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
     return {
-        "schema": "meshwright.tune-comparison/1", "space": "a <small> space", "objective": "step_time_s",
-        "size": 1000, "budget": 40, "optimum": {"value": 1.0, "name": "best", "space": 1000}, "left_out": [],
+        "schema": "meshwright.tune-comparison/1",
+        "space": "a <small> space",
+        "objective": "step_time_s",
+        "size": 1000,
+        "budget": 40,
+        "optimum": {"value": 1.0, "name": "best", "space": 1000},
+        "left_out": [],
         "studies": [found for found, _ in studies],
         "timing": {"search_s": 0.5, "studies": [timing for _, timing in studies]},
-    }  # fmt: skip
+    }
 
 
 DOCUMENT = comparison(

@@ -26,8 +26,12 @@ class At:
 
 
 def test_both_steps_are_drawn_on_one_axis() -> None:
-    program = Lists([[Line("RUN", "F0.0"), Line("SEND", "SEND_F0.0"), Line("RUN", "update0")],
-                     [Line("RECV", "RECV_F0.0"), Line("RUN", "F1.0"), Line("RUN", "B1.0")]])  # fmt: skip
+    program = Lists(
+        [
+            [Line("RUN", "F0.0"), Line("SEND", "SEND_F0.0"), Line("RUN", "update0")],
+            [Line("RECV", "RECV_F0.0"), Line("RUN", "F1.0"), Line("RUN", "B1.0")],
+        ]
+    )
     quick = [
         [At(0, 0.0, 0.1), At(1, 0.1, 0.1), At(2, 0.2, 0.25)],
         [At(0, 0.0, 0.1), At(1, 0.1, 0.15), At(2, 0.15, 0.2)],

@@ -103,11 +103,22 @@ def decoder(
         logits = normed(x, weights["last"]) @ weights["embedding"].T
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[:, 1:, None], -1).mean()
 
-    one = {"before": of(width), "behind": of(width), "qkv": of(width, 3 * width), "out": of(width, width),
-           "up": of(width, 4 * width), "bias": of(4 * width), "down": of(4 * width, width)}  # fmt: skip
+    one = {
+        "before": of(width),
+        "behind": of(width),
+        "qkv": of(width, 3 * width),
+        "out": of(width, width),
+        "up": of(width, 4 * width),
+        "bias": of(4 * width),
+        "down": of(4 * width, width),
+    }
     stacked = jax.tree.map(lambda own: of(layers, *own.shape), one)
-    weights = {"embedding": of(words, width), "positions": of(tokens, width), "last": of(width),
-               "layers": stacked if scanned else [one] * layers}  # fmt: skip
+    weights = {
+        "embedding": of(words, width),
+        "positions": of(tokens, width),
+        "last": of(width),
+        "layers": stacked if scanned else [one] * layers,
+    }
     return descent(loss), (weights, of(samples, tokens + 1, dtype=jnp.int32))
 
 
@@ -160,8 +171,12 @@ def dispatched_experts() -> tuple[Step, Any]:
         y = jnp.einsum("egch,ehm->egcm", y, weights["down"])
         return jnp.mean((jnp.einsum("gsec,egcm->gsm", dispatch, y) @ weights["after"]) ** 2)
 
-    weights = {"before": of(width, width), "up": of(experts, width, wide), "down": of(experts, wide, width),
-               "after": of(width, width)}  # fmt: skip
+    weights = {
+        "before": of(width, width),
+        "up": of(experts, width, wide),
+        "down": of(experts, wide, width),
+        "after": of(width, width),
+    }
     return descent(loss), (weights, (of(groups, tokens, width), of(groups, tokens, experts, tokens // experts)))
 
 
@@ -198,7 +213,14 @@ def blocks(layers: int, *, width: int = 2048, heads: int = 16, samples: int = 16
         return jnp.mean(x**2)
 
     by_heads = of(width, heads, width // heads)
-    one = {"q": by_heads, "k": by_heads, "v": by_heads, "out": of(heads, width // heads, width),
-           "up": of(width, 4 * width), "down": of(4 * width, width),
-           "before": of(width), "behind": of(width)}  # fmt: skip
+    one = {
+        "q": by_heads,
+        "k": by_heads,
+        "v": by_heads,
+        "out": of(heads, width // heads, width),
+        "up": of(width, 4 * width),
+        "down": of(4 * width, width),
+        "before": of(width),
+        "behind": of(width),
+    }
     return descent(loss), ([one] * layers, of(samples, tokens, width))

@@ -18,16 +18,21 @@ Loss = Callable[[Any, Any], tuple[jax.Array, Any]]
 def weights() -> Any:
     """Of a tiny decoder."""
     drawn = np.random.RandomState(1)
-    return {"embedding": jnp.asarray(drawn.randn(WORDS, WIDTH)), "mix": jnp.asarray(drawn.randn(WIDTH, WIDTH) / 2),
-            "head": jnp.asarray(drawn.randn(WIDTH, WORDS))}  # fmt: skip
+    return {
+        "embedding": jnp.asarray(drawn.randn(WORDS, WIDTH)),
+        "mix": jnp.asarray(drawn.randn(WIDTH, WIDTH) / 2),
+        "head": jnp.asarray(drawn.randn(WIDTH, WORDS)),
+    }
 
 
 def batch() -> Any:
     """Sequences of which the first have hardly any tokens and the last no padding."""
     drawn = np.random.RandomState(0)
     kept = drawn.rand(SAMPLES, LENGTH) < np.linspace(0.2, 1.0, SAMPLES)[:, None]
-    return {"ids": jnp.asarray(drawn.randint(1, WORDS, (SAMPLES, LENGTH)) * kept),
-            "next": jnp.asarray(drawn.randint(0, WORDS, (SAMPLES, LENGTH)))}  # fmt: skip
+    return {
+        "ids": jnp.asarray(drawn.randint(1, WORDS, (SAMPLES, LENGTH)) * kept),
+        "next": jnp.asarray(drawn.randint(0, WORDS, (SAMPLES, LENGTH))),
+    }
 
 
 def logits(own: Any, given: Any) -> jax.Array:
@@ -51,11 +56,22 @@ def measured(own: Any, given: Any) -> tuple[jax.Array, Any]:
     counts, each = given["ids"] > 0, entropy(own, given)
     loss = (each * counts).sum() / jnp.maximum(counts.sum(), 1)
     guessed = logits(own, given).argmax(-1)
-    return loss, {"count": counts.sum(), "share": counts.mean(), "all": counts.all(), "any": counts.any(),
-                  "largest": each.max(), "smallest": each.min(), "product": (1 + each / 100).prod(),
-                  "perplexity": jnp.exp(loss), "right": ((guessed == given["next"]) * counts).sum() / counts.sum(),
-                  "each": each.mean(1), "by place": each.T, "norm": jnp.sqrt((own["mix"] ** 2).sum()),
-                  "samples": jnp.asarray(given["ids"].shape[0]), "steps": jnp.asarray(3)}  # fmt: skip
+    return loss, {
+        "count": counts.sum(),
+        "share": counts.mean(),
+        "all": counts.all(),
+        "any": counts.any(),
+        "largest": each.max(),
+        "smallest": each.min(),
+        "product": (1 + each / 100).prod(),
+        "perplexity": jnp.exp(loss),
+        "right": ((guessed == given["next"]) * counts).sum() / counts.sum(),
+        "each": each.mean(1),
+        "by place": each.T,
+        "norm": jnp.sqrt((own["mix"] ** 2).sum()),
+        "samples": jnp.asarray(given["ids"].shape[0]),
+        "steps": jnp.asarray(3),
+    }
 
 
 def root(own: Any, given: Any) -> tuple[jax.Array, Any]:

@@ -57,22 +57,32 @@ def plan_of(*lines: Line) -> ExecutionPlan:
             if strategy not in strategies:
                 strategies.append(strategy)
             own = [number + depth * chunk for chunk in range(chunks)]
-            workers.append(Worker(
-                devices=((device, device + strategy.devices - 1),),
-                chunks=tuple(
-                    Chunk(
-                        virtual_stage=at,
-                        layers=((first[at], first[at + 1] - 1),) if held[at] else (),
-                        runs=(StrategyRun(layers=held[at], strategy=strategies.index(strategy)),) if held[at] else (),
-                        embedding=at == 0,
-                        head=at == depth * chunks - 1,
-                    )
-                    for at in own
-                ),
-            ))  # fmt: skip
+            workers.append(
+                Worker(
+                    devices=((device, device + strategy.devices - 1),),
+                    chunks=tuple(
+                        Chunk(
+                            virtual_stage=at,
+                            layers=((first[at], first[at + 1] - 1),) if held[at] else (),
+                            runs=(StrategyRun(layers=held[at], strategy=strategies.index(strategy)),)
+                            if held[at]
+                            else (),
+                            embedding=at == 0,
+                            head=at == depth * chunks - 1,
+                        )
+                        for at in own
+                    ),
+                )
+            )
             device += strategy.devices
-        pipelines.append(Pipeline(micro_batch=line.micro_batch, num_micro_batches=line.count, workers=tuple(workers),
-                                  schedule=Schedule(name=line.schedule)))  # fmt: skip
+        pipelines.append(
+            Pipeline(
+                micro_batch=line.micro_batch,
+                num_micro_batches=line.count,
+                workers=tuple(workers),
+                schedule=Schedule(name=line.schedule),
+            )
+        )
     return ExecutionPlan(strategies=tuple(strategies), pipelines=tuple(pipelines))
 
 

@@ -81,9 +81,17 @@ class Case:
     def factors(self) -> dict[str, str | int]:
         """What its pairs are made of."""
         row = self.row
-        return {"model": self.model, "stages": row.pp, "split": SPLIT.get(self.ranks, self.ranks), "ranks": self.ranks,
-                "lists": _lists(row.schedule), "schedule": row.schedule, "sharding": row.sharding,
-                "recompute": row.recompute, "dtype": self.dtype}  # fmt: skip
+        return {
+            "model": self.model,
+            "stages": row.pp,
+            "split": SPLIT.get(self.ranks, self.ranks),
+            "ranks": self.ranks,
+            "lists": _lists(row.schedule),
+            "schedule": row.schedule,
+            "sharding": row.sharding,
+            "recompute": row.recompute,
+            "dtype": self.dtype,
+        }
 
     @property
     def cost(self) -> float:

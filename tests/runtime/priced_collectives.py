@@ -33,8 +33,11 @@ def tensor_bytes(
     own = columns(tp=row.tp, sp=row.sp, mbs=row.mbs, seq_len=seq_len, tensor=row.tensor)
     strategy = TENSORS[row.tensor]
     sizes = {name: int(group[1][0]) for name, group in strategy.groups(own).items()}
-    works = [edge_work(spec, "embedding"), *(layer_work(layer, spec.hidden, "flash") for layer in spec.layers()),
-             edge_work(spec, "head")]  # fmt: skip
+    works = [
+        edge_work(spec, "embedding"),
+        *(layer_work(layer, spec.hidden, "flash") for layer in spec.layers()),
+        edge_work(spec, "head"),
+    ]
     sent = 0.0
     for op in (op for work in works for op in work.ops):
         if isinstance(op, Linear):

@@ -24,17 +24,30 @@ from tests.compiler.models import accumulated, initial, largest_difference, step
 
 SAMPLES = 16
 SLOW = Hosts(
-    hosts=1, devices_per_host=8, flop_per_s=1e7, inside_bytes_per_s=1e9, between_bytes_per_s=1e9,
-    inside_latency_s=1e-8, between_latency_s=1e-8,
-)  # fmt: skip
+    hosts=1,
+    devices_per_host=8,
+    flop_per_s=1e7,
+    inside_bytes_per_s=1e9,
+    between_bytes_per_s=1e9,
+    inside_latency_s=1e-8,
+    between_latency_s=1e-8,
+)
 """Devices so slow that tiny products are worth splitting."""
 
 
 def stage(layers: tuple[int, int], first_device: int, mesh_shape: tuple[int, ...], in_flight: int) -> StagePlan:
     return StagePlan(
-        layers=layers, first_device=first_device, mesh_shape=mesh_shape, forward_s=1.0, backward_s=2.0, sending_s=0.0,
-        state_bytes=0.0, kept_bytes=0.0, transient_bytes=0.0, in_flight=in_flight,
-    )  # fmt: skip
+        layers=layers,
+        first_device=first_device,
+        mesh_shape=mesh_shape,
+        forward_s=1.0,
+        backward_s=2.0,
+        sending_s=0.0,
+        state_bytes=0.0,
+        kept_bytes=0.0,
+        transient_bytes=0.0,
+        in_flight=in_flight,
+    )
 
 
 def network_loss(weights: Any, batch: Any) -> jax.Array:

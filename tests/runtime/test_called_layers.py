@@ -60,8 +60,9 @@ def step(state: Any, batch: Any) -> Any:
     count = count + 1
     first = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, first, gradients)
     second = jax.tree.map(lambda old, new: 0.99 * old + 0.01 * new * new, second, gradients)
-    weights = jax.tree.map(lambda one, a, b: one - 0.01 * a / (jnp.sqrt(b / (1 - 0.99**count)) + 1e-8), weights, first,
-                           second)  # fmt: skip
+    weights = jax.tree.map(
+        lambda one, a, b: one - 0.01 * a / (jnp.sqrt(b / (1 - 0.99**count)) + 1e-8), weights, first, second
+    )
     return (weights, first, second, count), (value, squares, norm)
 
 

@@ -32,7 +32,7 @@ from tests.runtime.collective_programs import (
         (sorted_experts, (8,), ()),
         (dispatched_experts, (2, 4), ("x",)),
     ],
-)  # fmt: skip
+)
 def test_bytes_are_those_that_were_priced(
     program: Callable[[], tuple[Step, Any]], shape: tuple[int, ...], ranks: tuple[str, ...]
 ) -> None:

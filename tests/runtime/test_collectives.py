@@ -198,10 +198,18 @@ def test_collectives_that_do_not_meet_are_told(lists: Any, words: str) -> None:
 def test_two_collectives_in_different_orders_are_told() -> None:
     first = [all_reduce(mesh) for mesh in range(3)]
     second = [
-        [replace(one, label="finite", combine="max", reads=tuple(n + 6 for n in one.reads),
-                 writes=tuple(n + 6 for n in one.writes)) for one in own]
+        [
+            replace(
+                one,
+                label="finite",
+                combine="max",
+                reads=tuple(n + 6 for n in one.reads),
+                writes=tuple(n + 6 for n in one.writes),
+            )
+            for one in own
+        ]
         for own in first
-    ]  # fmt: skip
+    ]
     both = [[*a, *b] for a, b in zip(first, second, strict=True)]
     program = three_meshes(both, buffers=12)
     assert verify_lists(program).messages == 12

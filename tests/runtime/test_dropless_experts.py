@@ -23,8 +23,11 @@ EXPERTS, WIDTH, TOKENS, PARTS = 4, 6, 24, 4
 def weights() -> Any:
     """Of a router and its experts."""
     drawn = np.random.RandomState(1)
-    return {"router": jnp.asarray(drawn.randn(WIDTH, EXPERTS)), "up": jnp.asarray(drawn.randn(EXPERTS, WIDTH, 8)),
-            "down": jnp.asarray(drawn.randn(EXPERTS, 8, WIDTH) / 4)}  # fmt: skip
+    return {
+        "router": jnp.asarray(drawn.randn(WIDTH, EXPERTS)),
+        "up": jnp.asarray(drawn.randn(EXPERTS, WIDTH, 8)),
+        "down": jnp.asarray(drawn.randn(EXPERTS, 8, WIDTH) / 4),
+    }
 
 
 def batch() -> Any:
@@ -248,8 +251,9 @@ def test_experts_by_sorting_are_those_of_the_whole_batch(loss: Any) -> None:
         assert difference(beside_nothing(loss), one, weights(), batch()) < 1e-9
 
 
-@pytest.mark.parametrize("loss", [capacity_by_scattered_places, capacity_by_place, smallest_half],
-                         ids=lambda loss: loss.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "loss", [capacity_by_scattered_places, capacity_by_place, smallest_half], ids=lambda loss: loss.__name__
+)
 def test_what_of_the_order_little_follows_from_is_made_of_the_whole_batch(loss: Any) -> None:
     with jax_precision("fp64"):
         for method in (mw.LocalPipeline(num_stages=1, num_micro_batches=PARTS), mw.DataParallel(num_micro_batches=3)):

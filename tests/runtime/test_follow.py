@@ -31,8 +31,12 @@ def measured(weights: Any, batch: Any) -> Any:
     for layer in weights["layers"]:
         hidden = jnp.tanh(hidden @ layer)
     predicted = hidden @ weights["tied"].T
-    return {"loss": ((predicted - batch["x"]) ** 2).mean(), "right": (predicted * batch["x"] > 0).sum(),
-            "predicted": predicted, "norm": sum((leaf**2).sum() for leaf in jax.tree.leaves(weights))}  # fmt: skip
+    return {
+        "loss": ((predicted - batch["x"]) ** 2).mean(),
+        "right": (predicted * batch["x"] > 0).sum(),
+        "predicted": predicted,
+        "norm": sum((leaf**2).sum() for leaf in jax.tree.leaves(weights)),
+    }
 
 
 def same(one: Any, other: Any) -> None:
@@ -110,8 +114,10 @@ def test_parts_of_the_state_that_are_not_differentiated() -> None:
     momentum = mw.FollowParallel(train, reads=lambda state, batch: state[1])
     evaluate = mw.parallelize(loss, method=momentum)
     same(evaluate(state[1], batch()), loss(jax.tree.map(np.asarray, state[1]), batch()))
-    first = mw.parallelize(lambda layer, batch: batch["x"] @ layer, method=mw.FollowParallel(
-        train, num_micro_batches=2, reads=lambda state, batch: state[0]["layers"][1]))  # fmt: skip
+    first = mw.parallelize(
+        lambda layer, batch: batch["x"] @ layer,
+        method=mw.FollowParallel(train, num_micro_batches=2, reads=lambda state, batch: state[0]["layers"][1]),
+    )
     same(first(state[0]["layers"][1], batch()), batch()["x"] @ np.asarray(state[0]["layers"][1]))
     assert first.lower(state[0]["layers"][1], batch()).meshes == (1,)
 
@@ -174,8 +180,14 @@ def masked(weights: Any, batch: Any) -> Any:
     predicted = batch["x"] @ weights["tied"]
     counts = jnp.where(batch["x"][:, 0] > 0, 1.0, 0.0)
     mean = ((predicted**2).mean(1) * counts).sum() / counts.sum()
-    return {"mean": mean, "root": jnp.sqrt(mean), "count": counts.sum(), "largest": predicted.max(),
-            "most": jnp.argmax(predicted, 1).max(), "all": (counts > 0).all()}  # fmt: skip
+    return {
+        "mean": mean,
+        "root": jnp.sqrt(mean),
+        "count": counts.sum(),
+        "largest": predicted.max(),
+        "most": jnp.argmax(predicted, 1).max(),
+        "all": (counts > 0).all(),
+    }
 
 
 def test_a_mean_over_what_counts_is_that_of_the_whole_batch() -> None:

@@ -111,8 +111,9 @@ def test_what_does_not_wait_on_the_host_is_refused_with_what_does(words: str, sa
 
 
 def decoder(words: str, name: str = "llama-tiny") -> RankTraining:
-    return RankTraining(spec=scaled_model(TINY[name], layers=2), row=row(words), stage_layers=(2,), seq_len=16,
-                        hidden=None)  # fmt: skip
+    return RankTraining(
+        spec=scaled_model(TINY[name], layers=2), row=row(words), stage_layers=(2,), seq_len=16, hidden=None
+    )
 
 
 @cache

@@ -42,9 +42,15 @@ SEND = Instruction(op=Op.SEND, label="SEND", reads=(GRADIENT,), peer=1)
 
 def test_all_between_two_messages_is_one_executable() -> None:
     assert joined_runs([FORWARD, BACKWARD, FREE, UPDATE], buffers()) == {
-        0: JoinedRuns(parts=(FORWARD, BACKWARD, UPDATE), end=4, reads=(SAMPLES, WEIGHT), writes=(UPDATED,),
-                      donates=(WEIGHT,), freed=(SAMPLES,))
-    }  # fmt: skip
+        0: JoinedRuns(
+            parts=(FORWARD, BACKWARD, UPDATE),
+            end=4,
+            reads=(SAMPLES, WEIGHT),
+            writes=(UPDATED,),
+            donates=(WEIGHT,),
+            freed=(SAMPLES,),
+        )
+    }
     parts = joined_runs([FORWARD, BACKWARD, FREE, SEND, UPDATE], buffers())
     assert list(parts) == [0]
     assert (parts[0].end, parts[0].writes) == (3, (GRADIENT,))
@@ -106,8 +112,9 @@ def test_micro_batches_without_messages_are_one_loop() -> None:
 def test_a_micro_batch_that_reads_of_another_is_in_no_loop() -> None:
     tasks = micro_batches(added=False)
     tasks[3] = replace(tasks[3], reads=(GRADIENT, *tasks[3].reads[1:]))
-    assert not any(isinstance(one, RepeatedRuns) for part in joined_runs(tasks, buffers() * 3).values()
-                   for one in part.parts)  # fmt: skip
+    assert not any(
+        isinstance(one, RepeatedRuns) for part in joined_runs(tasks, buffers() * 3).values() for one in part.parts
+    )
 
 
 def test_donated_state_is_updated_in_its_own_memory() -> None:

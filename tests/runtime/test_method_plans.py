@@ -25,8 +25,15 @@ from meshwright.errors import InputError
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import initial, step, tokens
 
-SLOW = Hosts(hosts=4, devices_per_host=2, flop_per_s=1e7, inside_bytes_per_s=1e9, between_bytes_per_s=1e9,
-             inside_latency_s=1e-8, between_latency_s=1e-4)  # fmt: skip
+SLOW = Hosts(
+    hosts=4,
+    devices_per_host=2,
+    flop_per_s=1e7,
+    inside_bytes_per_s=1e9,
+    between_bytes_per_s=1e9,
+    inside_latency_s=1e-8,
+    between_latency_s=1e-4,
+)
 METHODS = [
     DataParallel(num_micro_batches=2),
     Zero2Parallel(),

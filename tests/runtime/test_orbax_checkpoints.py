@@ -23,8 +23,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def whole(state: Any) -> list[np.ndarray]:
-    return [np.asarray(jax.random.key_data(leaf) if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(
-        leaf.dtype, jax.dtypes.prng_key) else leaf) for leaf in jax.tree.leaves(state)]  # fmt: skip
+    return [
+        np.asarray(
+            jax.random.key_data(leaf)
+            if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else leaf
+        )
+        for leaf in jax.tree.leaves(state)
+    ]
 
 
 @pytest.fixture(scope="module")

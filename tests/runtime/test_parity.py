@@ -88,15 +88,24 @@ def test_context_and_expert_ranks_in_workers_of_their_own() -> None:
 # ---- submeshes of unequal size
 
 LOOSE = Hosts(
-    hosts=1, devices_per_host=8, flop_per_s=1e9, inside_bytes_per_s=1e9, between_bytes_per_s=1e9, inside_latency_s=1e-8,
+    hosts=1,
+    devices_per_host=8,
+    flop_per_s=1e9,
+    inside_bytes_per_s=1e9,
+    between_bytes_per_s=1e9,
+    inside_latency_s=1e-8,
     between_latency_s=1e-8,
-)  # fmt: skip
+)
 SUBMESHES = (((4,), (2,), (2,)), ((1,), (2, 2), (2,)), ((2, 2), (4,)))
 UNEQUAL = [
-    pytest.param(*one, marks=[] if one in (("gpt-tiny", SUBMESHES[1], "fp64"), ("moe-tiny", SUBMESHES[0], "fp32"))
-                 else pytest.mark.slow)
+    pytest.param(
+        *one,
+        marks=[]
+        if one in (("gpt-tiny", SUBMESHES[1], "fp64"), ("moe-tiny", SUBMESHES[0], "fp32"))
+        else pytest.mark.slow,
+    )
     for one in product(MODELS, SUBMESHES, ("fp64", "fp32"))
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("model", "submeshes", "dtype"), UNEQUAL)
@@ -114,12 +123,22 @@ def test_submeshes_of_unequal_size_end_where_one_device_ends(
         ends = [layers * (place + 1) // count for place in range(count)]
         devices = [0, *accumulate(map(prod, submeshes))]
         stages = tuple(
-            StagePlan(layers=(first, end - 1), first_device=device, mesh_shape=shape, forward_s=1.0, backward_s=2.0,
-                      sending_s=0.0, state_bytes=0.0, kept_bytes=0.0, transient_bytes=0.0, in_flight=count - place)
+            StagePlan(
+                layers=(first, end - 1),
+                first_device=device,
+                mesh_shape=shape,
+                forward_s=1.0,
+                backward_s=2.0,
+                sending_s=0.0,
+                state_bytes=0.0,
+                kept_bytes=0.0,
+                transient_bytes=0.0,
+                in_flight=count - place,
+            )
             for place, (first, end, device, shape) in enumerate(
                 zip([0, *ends[:-1]], ends, devices, submeshes, strict=False)
             )
-        )  # fmt: skip
+        )
         run = parallelize(step, method=FromPlan(plan=replace(plan, stages=stages)), loss="mean")
         assert [mesh.size for mesh in run.lower(state, own.batch(0)).runtime.meshes] == [*map(prod, submeshes)]
         check(outcome(own, run, steps, state), alone(model, 1, steps, dtype), model, dtype)
@@ -132,8 +151,12 @@ def held(one: Training, name: str) -> list[float]:
     """Share of a weight, and of its moments, that the first device holds."""
     state, _ = one.step(jax.devices())(one.initial(), one.batch(0))
     trees = [state["weights"], state["moments"]["mean"], state["moments"]["square"]]
-    leaves = [leaf for tree in trees for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-              if jax.tree_util.keystr(path, simple=True, separator=".") == name]  # fmt: skip
+    leaves = [
+        leaf
+        for tree in trees
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if jax.tree_util.keystr(path, simple=True, separator=".") == name
+    ]
     return [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
 
 

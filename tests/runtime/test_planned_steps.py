@@ -41,8 +41,9 @@ def compiled(loss: Any, weights: Any, batch: Any, method: Method, optimizer: Any
 
 
 def split(shape: tuple[int, ...], flop_per_s: float = QUICK, **options: Any) -> Method:
-    return mw.ShardParallel(mesh_shape=shape, devices=tuple(jax.devices()[:DEVICES]), flop_per_s=flop_per_s, **LINKS,
-                            **options)  # fmt: skip
+    return mw.ShardParallel(
+        mesh_shape=shape, devices=tuple(jax.devices()[:DEVICES]), flop_per_s=flop_per_s, **LINKS, **options
+    )
 
 
 def sent(found: Any) -> dict[str, int]:
@@ -192,8 +193,11 @@ def test_one_device_sends_nothing() -> None:
 
 def convolutions(weights: Any, x: jax.Array, groups: int = 1) -> jax.Array:
     for kernel in weights:
-        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", feature_group_count=groups,
-                                                     dimension_numbers=("NHWC", "HWIO", "NHWC")))  # fmt: skip
+        x = jax.nn.relu(
+            jax.lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", feature_group_count=groups, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        )
     return jnp.mean((x - 1) ** 2)
 
 
@@ -287,8 +291,14 @@ def experts_of(weights: Any, x: jax.Array) -> jax.Array:
 def test_products_of_parts_of_the_features_are_sent_by_all_to_alls() -> None:
     width, parts = 16, 4
     square = [(width, width)] * 2
-    weights = shapes({"before": square, "up": (parts, width // parts, 8 * width),
-                      "down": (parts, 8 * width, width // parts), "after": square})  # fmt: skip
+    weights = shapes(
+        {
+            "before": square,
+            "up": (parts, width // parts, 8 * width),
+            "down": (parts, 8 * width, width // parts),
+            "after": square,
+        }
+    )
     found = compiled(experts_of, weights, shapes((256, width)), split((2, 2), SLOWEST))
     counts = sent(found)
     assert counts.pop("all-to-all") == 2

@@ -113,8 +113,9 @@ def on_ranks(word: str) -> tuple[np.ndarray, dict[str, float], np.ndarray]:
         given = {SETTINGS[found.kind.name]: found.setting, "key": jax.random.key(0)}
         return ERROR_FEEDBACK[found.kind.name](own[0], "replicas", **given)[0]
 
-    run = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec("replicas"), out_specs=PartitionSpec(),
-                                check_vma=False))  # fmt: skip
+    run = jax.jit(
+        jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec("replicas"), out_specs=PartitionSpec(), check_vma=False)
+    )
     compiled = run.lower(values).compile()
     sent = count_collectives(compiled.as_text()).result_bytes
     return np.asarray(compiled(values)), dict(sent), np.asarray(values.mean(0))

@@ -47,8 +47,9 @@ def test_the_example_trains_on_two_nodes(cluster: tuple[str, list[Node]]) -> Non
 def test_a_killed_node_costs_the_steps_since_the_checkpoint(cluster: tuple[str, list[Node]], tmp_path: Path) -> None:
     address, nodes = cluster
     row = PlanRow(pp=2, dp=2, mbs=2, gbs=8)
-    there = Training(spec=None, row=row, stage_layers=(2, 2), seq_len=1, hidden=4, backend="ray", ray=address,
-                     timeout_s=60.0)  # fmt: skip
+    there = Training(
+        spec=None, row=row, stage_layers=(2, 2), seq_len=1, hidden=4, backend="ray", ray=address, timeout_s=60.0
+    )
     losses: dict[int, float] = {}
     recoveries: list[Recovery] = []
 

@@ -15,10 +15,12 @@ import meshwright as mw
 SEEN: list[Any] = []
 KEYS = jax.random.split(jax.random.key(0), 8)
 STATE = (
-    {"layers": [jax.random.normal(KEYS[at], (8, 8)) / 2 for at in range(4)],
-     "stack": jax.random.normal(KEYS[5], (4, 8, 8)) / 2},
+    {
+        "layers": [jax.random.normal(KEYS[at], (8, 8)) / 2 for at in range(4)],
+        "stack": jax.random.normal(KEYS[5], (4, 8, 8)) / 2,
+    },
     0,
-)  # fmt: skip
+)
 BATCH = (jax.random.normal(KEYS[6], (16, 8)), jax.random.normal(KEYS[7], (16, 8)))
 
 

@@ -24,8 +24,15 @@ def model(own: Any, x: jax.Array) -> jax.Array:
 
 
 def deviations(own: Any, x: jax.Array, made: jax.Array) -> Any:
-    return {"all": made.std(), "by entry": made.std(0), "correlated": jnp.corrcoef(made.T)[0, 1], "of samples": x.std(),
-            "of weights": own["w"].std(), "each": made, "mean": made.mean()}  # fmt: skip
+    return {
+        "all": made.std(),
+        "by entry": made.std(0),
+        "correlated": jnp.corrcoef(made.T)[0, 1],
+        "of samples": x.std(),
+        "of weights": own["w"].std(),
+        "each": made,
+        "mean": made.mean(),
+    }
 
 
 def ordered(own: Any, x: jax.Array, made: jax.Array) -> Any:
@@ -52,10 +59,13 @@ def step_of(beside: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("beside", [deviations, ordered, averaged])
 @pytest.mark.parametrize(
     "method",
-    [mw.DataParallel(num_micro_batches=2), mw.Zero2Parallel(num_micro_batches=2),
-     mw.PipeshardParallel(num_stages=2, num_micro_batches=4)],
+    [
+        mw.DataParallel(num_micro_batches=2),
+        mw.Zero2Parallel(num_micro_batches=2),
+        mw.PipeshardParallel(num_stages=2, num_micro_batches=4),
+    ],
     ids=["data", "zero2", "pipeline"],
-)  # fmt: skip
+)
 def test_they_are_those_of_the_whole_batch(beside: Any, method: Any) -> None:
     step = step_of(beside)
     found = mw.parallelize(step, method=method)(STATE, BATCH)

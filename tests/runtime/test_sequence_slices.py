@@ -58,8 +58,15 @@ def weights() -> Any:
     def matrix(*shape: int) -> jax.Array:
         return jnp.asarray(drawn.randn(*shape) * 0.3, jnp.float32)
 
-    layers = [{"qkv": matrix(3, WIDTH, HEADS, WIDTH // HEADS), "out": matrix(HEADS, WIDTH // HEADS, WIDTH),
-               "up": matrix(WIDTH, 2 * WIDTH), "down": matrix(2 * WIDTH, WIDTH)} for _ in range(LAYERS)]  # fmt: skip
+    layers = [
+        {
+            "qkv": matrix(3, WIDTH, HEADS, WIDTH // HEADS),
+            "out": matrix(HEADS, WIDTH // HEADS, WIDTH),
+            "up": matrix(WIDTH, 2 * WIDTH),
+            "down": matrix(2 * WIDTH, WIDTH),
+        }
+        for _ in range(LAYERS)
+    ]
     return {"embedding": matrix(WORDS, WIDTH), "positions": matrix(TOKENS, WIDTH), "layers": layers}
 
 

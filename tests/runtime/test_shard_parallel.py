@@ -134,8 +134,10 @@ def test_loops_checkpoints_and_three_axes() -> None:
 
 def test_experts_of_a_grouped_product_are_split_where_memory_wants_it() -> None:
     drawn = np.random.RandomState(0)
-    weights = {"up": jnp.asarray(drawn.randn(4, 32, 64) / 6, jnp.float32),
-               "down": jnp.asarray(drawn.randn(4, 64, 32) / 6, jnp.float32)}  # fmt: skip
+    weights = {
+        "up": jnp.asarray(drawn.randn(4, 32, 64) / 6, jnp.float32),
+        "down": jnp.asarray(drawn.randn(4, 64, 32) / 6, jnp.float32),
+    }
 
     def loss(own: Any, x: jax.Array) -> jax.Array:
         rows = jnp.full((4,), len(x) // 4, jnp.int32)

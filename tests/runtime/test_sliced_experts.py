@@ -22,8 +22,12 @@ Experts = Callable[[Any, jax.Array], jax.Array]
 def weights() -> Any:
     """Of attention, a router and its experts."""
     drawn = np.random.RandomState(1)
-    shapes = {"qkv": (3, WIDTH, WIDTH), "router": (WIDTH, EXPERTS), "up": (EXPERTS, WIDTH, 8),
-              "down": (EXPERTS, 8, WIDTH)}  # fmt: skip
+    shapes = {
+        "qkv": (3, WIDTH, WIDTH),
+        "router": (WIDTH, EXPERTS),
+        "up": (EXPERTS, WIDTH, 8),
+        "down": (EXPERTS, 8, WIDTH),
+    }
     return {name: jnp.asarray(drawn.randn(*shape) * 0.4) for name, shape in shapes.items()}
 
 
@@ -117,8 +121,9 @@ def test_data_ranks_share_the_samples_of_slices_with_experts() -> None:
     with jax_precision("fp64"):
         step = step_with(sorted_back)
         given = {name: jnp.concatenate([value, value[:2]]) for name, value in batch().items()}
-        method = mw.PipeshardParallel(devices=jax.devices()[:4], num_stages=2, num_micro_batches=2,
-                                      schedule="terapipe-segments4")  # fmt: skip
+        method = mw.PipeshardParallel(
+            devices=jax.devices()[:4], num_stages=2, num_micro_batches=2, schedule="terapipe-segments4"
+        )
         wanted = jax.jit(step)(weights(), given)
         assert largest_difference(mw.parallelize(step, method=method)(weights(), given), wanted) < 1e-9
 

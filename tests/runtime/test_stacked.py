@@ -25,9 +25,14 @@ from tests.runtime.test_auto import given_stages
 LAYERS, WIDTH, SAMPLES = 6, 8, 16
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2))
 SLOW = mw.Hosts(
-    hosts=1, devices_per_host=8, flop_per_s=1e7, inside_bytes_per_s=1e9, between_bytes_per_s=1e9,
-    inside_latency_s=1e-8, between_latency_s=1e-4,
-)  # fmt: skip
+    hosts=1,
+    devices_per_host=8,
+    flop_per_s=1e7,
+    inside_bytes_per_s=1e9,
+    between_bytes_per_s=1e9,
+    inside_latency_s=1e-8,
+    between_latency_s=1e-4,
+)
 
 
 def weights(dtype: Any = jnp.float32) -> dict[str, Any]:
@@ -196,8 +201,9 @@ def evaluated(params: Any, batch: Any, key: jax.Array) -> Any:
     keys = jax.random.split(key, LAYERS)
     x, heard = jax.lax.scan(
         lambda x, own: (x + jnp.tanh(x @ own[0]["up"] + own[0]["bias"]) @ own[0]["down"], x.mean()),
-        batch["x"] @ params["tied"], (params["layers"], keys),
-    )  # fmt: skip
+        batch["x"] @ params["tied"],
+        (params["layers"], keys),
+    )
     return {"loss": ((x @ params["tied"].T - batch["x"]) ** 2).mean(), "made": x, "heard": heard.sum() * 0 + 1.0}
 
 
@@ -217,9 +223,11 @@ def test_functions_follow_the_parts_of_stacks(two_stages: Any, method: Any) -> N
 
 def test_other_processes_keep_their_parts() -> None:
     run = mw.parallelize(
-        partial(step, again=False), method=mw.PipeshardParallel(num_stages=2, num_micro_batches=2), backend="processes",
+        partial(step, again=False),
+        method=mw.PipeshardParallel(num_stages=2, num_micro_batches=2),
+        backend="processes",
         timeout_s=60.0,
-    )  # fmt: skip
+    )
     alone = jax.jit(partial(step, gradients_of=accumulated(2), again=False))
     try:
         there, _ = run(run.create(initial, batch=batch()), batch())

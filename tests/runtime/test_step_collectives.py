@@ -106,9 +106,12 @@ def test_bytes_of_a_step_are_the_planner_s(sharding: str) -> None:
     # The first layer's backward needs no gather: nothing in it reads the first weights.
     unread = gather / LAYERS
     priced = {
-        "z0": reduce, "z1": scatter + gather, "z2": scatter + gather, "z2 split": MICRO_BATCHES * scatter + gather,
+        "z0": reduce,
+        "z1": scatter + gather,
+        "z2": scatter + gather,
+        "z2 split": MICRO_BATCHES * scatter + gather,
         "z3": MICRO_BATCHES * (2 * gather - unread + scatter),
-    }  # fmt: skip
+    }
     arrays = {name: one for name, one in sent(sharding).items() if one.of_arrays}
     assert in_all(arrays.values()).sent_bytes == pytest.approx(priced[sharding], rel=0.01)
 
@@ -130,8 +133,9 @@ def test_every_stage_reduces_its_gradients_once() -> None:
     step = compiled(mw.PipeshardParallel(num_stages=2, num_micro_batches=MICRO_BATCHES))
     found = step.collectives()
     assert {name: one.of_arrays for name, one in found.items() if one.of_arrays} == {
-        "gradients0": {"all-reduce": 1}, "gradients1": {"all-reduce": 1}
-    }  # fmt: skip
+        "gradients0": {"all-reduce": 1},
+        "gradients1": {"all-reduce": 1},
+    }
     assert step.explain().startswith("every data rank runs the loss of its own samples; gradients are reduced once")
 
 
@@ -155,9 +159,7 @@ def test_odd_gradients_are_scattered_as_rows_of_numbers() -> None:
     weights = {"w": jnp.asarray(drawn.randn(WIDTH, 5), jnp.float32), "b": jnp.zeros(5)}
     x = jnp.asarray(drawn.randn(DEVICES, WIDTH), jnp.float32)
     run = mw.parallelize(step, method=mw.Zero2Parallel())
-    assert in_all(run.lower(weights, x).collectives().values()).of_arrays == {
-        "reduce-scatter": 1, "all-gather": 2
-    }  # fmt: skip
+    assert in_all(run.lower(weights, x).collectives().values()).of_arrays == {"reduce-scatter": 1, "all-gather": 2}
     reached, _ = run(weights, x)
     expected, _ = jax.jit(step)(weights, x)
     for name, value in expected.items():

@@ -68,8 +68,9 @@ def test_a_product_sends_the_elements_of_its_paper(name: str, tp: int, forward: 
 
 def training(plan: str, model: str = "llama-tiny", seq_len: int = 16) -> Training:
     row = parse_row(plan, devices=8, global_batch=0, schedules=())
-    return Training(spec=_one_layer(model), row=replace(row, gbs=row.gbs or row.dp * row.mbs), stage_layers=(1,),
-                    seq_len=seq_len)  # fmt: skip
+    return Training(
+        spec=_one_layer(model), row=replace(row, gbs=row.gbs or row.dp * row.mbs), stage_layers=(1,), seq_len=seq_len
+    )
 
 
 def _one_layer(model: str) -> ModelSpec:

@@ -62,9 +62,10 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
         return None
 
     crossing = {
-        task: needed for task in everything
+        task: needed
+        for task in everything
         if (needed := source(*task)) is not None and place.worker[needed[1]] != place.worker[task[1]]
-    }  # fmt: skip
+    }
     receiver = {needed: task for task, needed in crossing.items()}
 
     # What every worker does in order: run an event, send, receive.

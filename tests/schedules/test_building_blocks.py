@@ -59,9 +59,15 @@ def test_a_v_of_whole_backwards_holds_two_thirds_of_1f1b_and_takes_about_its_tim
     schedule, plain = SCHEDULES["v-1f1b"], SCHEDULES["1f1b"]
     # Peak and time of the authors' published code (1adf3b8).
     theirs = (
-        (4, 4, 6, 19.5), (4, 8, 6, 31.5), (5, 10, 8, 39.0), (6, 12, 10, 47.0), (7, 7, 10, 36.0), (8, 24, 12, 88.5),
-        (12, 24, 18, 98.0), (16, 48, 22, 181.5),
-    )  # fmt: skip
+        (4, 4, 6, 19.5),
+        (4, 8, 6, 31.5),
+        (5, 10, 8, 39.0),
+        (6, 12, 10, 47.0),
+        (7, 7, 10, 36.0),
+        (8, 24, 12, 88.5),
+        (12, 24, 18, 98.0),
+        (16, 48, 22, 181.5),
+    )
     for p, m, peak, theirs_s in theirs:
         found_s = simulate(schedule.table(p, m, 2), schedule.equal_times(p, 2)).makespan_s
         assert max(schedule.peak_activations(p, m, 2)) == peak <= 2 * p * 0.84

@@ -77,8 +77,11 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
             "from worker 1 to worker 0, SEND_B0.0 is sent before SEND_B0.1, but RECV_B0.1 is received before RECV_B0.0",
             "on worker 0, move RECV_B0.0 before RECV_B0.1",
         ),
-        (["UNSHARD0.0 F0.0 RESHARD0.0 B0.0"], "B0.0 on worker 0 needs weights that are not gathered (1 such), freed by"
-                                              " RESHARD0.0", "after a UNSHARD"),
+        (
+            ["UNSHARD0.0 F0.0 RESHARD0.0 B0.0"],
+            "B0.0 on worker 0 needs weights that are not gathered (1 such), freed by RESHARD0.0",
+            "after a UNSHARD",
+        ),
         (["F0.0 B0.0 UNSHARD0.0"], "F0.0 on worker 0 needs weights that are not gathered", "after a UNSHARD"),
         (["UNSHARD0.0 UNSHARD0.1 F0.0 B0.0"], "UNSHARD0.1 on worker 0 brings weights that are gathered", "RESHARD"),
         (["UNSHARD0.0 F0.0 B0.0 RESHARD0.0 RESHARD0.1"], "RESHARD0.1 on worker 0 frees weights", "UNSHARD"),
@@ -94,7 +97,7 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
         (["F0.0 B0"], "workers[0].order[1]: 'B0' is not a task", "F0.3"),
         (["F0.0s1 B0.0"], "'F0.0s1' names a segment", "F0.0"),
     ],
-)  # fmt: skip
+)
 def test_wrong_tables_are_told_by_the_fewest_tasks(lists: list[str], says: str, remedy: str) -> None:
     placement = Placement.loop(1, 1) if lists == ["F0.0 B3.0"] else None
     error = refused(lists, placement)

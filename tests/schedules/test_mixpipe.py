@@ -12,10 +12,15 @@ from meshwright.schedules.mixpipe import MixPipe
 @pytest.mark.parametrize(
     ("p", "m", "inject", "makespan_s", "peak"),
     [
-        (4, 4, 2, 16, 4), (4, 8, 2, 34, 4), (4, 8, 3, 29, 5), (8, 16, 4, 78, 8), (8, 16, 5, 65, 10),
-        (8, 32, 5, 123, 10), (8, 32, 7, 110, 12),
+        (4, 4, 2, 16, 4),
+        (4, 8, 2, 34, 4),
+        (4, 8, 3, 29, 5),
+        (8, 16, 4, 78, 8),
+        (8, 16, 5, 65, 10),
+        (8, 32, 5, 123, 10),
+        (8, 32, 7, 110, 12),
     ],
-)  # fmt: skip
+)
 def test_time_and_peak_by_injection(p: int, m: int, inject: int, makespan_s: float, peak: int) -> None:
     mixpipe = MixPipe(inject=inject)
     table = mixpipe.table(p, m)

@@ -110,9 +110,7 @@ def test_1f1b_exchanges_with_one_peer_at_a_time() -> None:
 
 
 def test_breadth_first_gathers_each_chunk_once_for_each_direction() -> None:
-    breadth, interleaved = (
-        with_sharding(SCHEDULES[name].table(4, 16, 2)) for name in ("breadth-first", "interleaved")
-    )  # fmt: skip
+    breadth, interleaved = (with_sharding(SCHEDULES[name].table(4, 16, 2)) for name in ("breadth-first", "interleaved"))
     # The last chunk of a worker turns from forwards to backwards without another one between.
     assert int((breadth.kind == Kind.UNSHARD).sum()) == 4 * 3
     assert int((interleaved.kind == Kind.UNSHARD).sum()) > 2 * int((breadth.kind == Kind.UNSHARD).sum())
@@ -201,5 +199,5 @@ def _with_others(times: Times, table: ScheduleTable, seed: int, scale: float = 1
         kind: scale * rng.random((table.p, table.v))
         for kind in sorted(table.kinds)
         if kind == Kind.OPT or LANE[kind] > Lane.RECEIVE
-    }  # fmt: skip
+    }
     return Times(**{**_fields(times), "others_s": others})

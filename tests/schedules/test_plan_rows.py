@@ -55,8 +55,9 @@ def test_stages_spread_unevenly_are_a_row_and_no_homogeneous_plan_of_frameworks(
     row = PlanRow(pp=2, vpp=2, mbs=1, gbs=4, schedule="ftpipe-0_1_0")
     plan = plan_of(row, [1, 2, 1])
     assert [[chunk.layers for chunk in worker.chunks] for worker in plan.pipelines[0].workers] == [
-        [((0, 0),), ((3, 3),)], [((1, 2),)],
-    ]  # fmt: skip
+        [((0, 0),), ((3, 3),)],
+        [((1, 2),)],
+    ]
     assert row_of(plan, TINY["llama-tiny"]) == row
     none, problems = homogeneous(plan)
     assert none is None

@@ -159,9 +159,7 @@ def test_exposed_time_is_idle_time(drawn: Drawn, seed: int, overlap: bool, sendi
 def test_jitter_is_reproducible_and_has_mean_one() -> None:
     table = SCHEDULES["1f1b"].table(4, 64)
     times = Times.equal(4)
-    first, again, other = (
-        simulate(table, times, jitter=Jitter(sigma=0.1, seed=seed)).makespan_s for seed in (1, 1, 2)
-    )  # fmt: skip
+    first, again, other = (simulate(table, times, jitter=Jitter(sigma=0.1, seed=seed)).makespan_s for seed in (1, 1, 2))
     assert first == again != other
     assert simulate(table, times, jitter=Jitter(sigma=0.0)).makespan_s == simulate(table, times).makespan_s
     busy = simulate(table, times, jitter=Jitter(sigma=0.1, seed=3)).busy_s.mean()

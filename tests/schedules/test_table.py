@@ -123,8 +123,10 @@ def test_transfers_are_latency_between_workers_and_free_within_one() -> None:
 
 def test_one_f_one_b_pays_its_transfers_in_the_steady_phase() -> None:
     """Each micro-batch waits for nearly two transfers; interleaving hides them behind its longer warm-up."""
-    slow = {name: simulate(SCHEDULES[name].table(8, 256, v), Times.equal(8, v, transfer_s=0.1)).makespan_s
-            for name, v in (("1f1b", 1), ("interleaved", 2))}  # fmt: skip
+    slow = {
+        name: simulate(SCHEDULES[name].table(8, 256, v), Times.equal(8, v, transfer_s=0.1)).makespan_s
+        for name, v in (("1f1b", 1), ("interleaved", 2))
+    }
     assert slow["1f1b"] > (256 + 7) * 3 + 1.6 * 0.1 * 256
     assert slow["interleaved"] < (256 + 3.5) * 3 + 5
 

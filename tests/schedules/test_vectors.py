@@ -83,15 +83,23 @@ def test_numbers(name: str, p: int, m: int, v: int, makespan_s: float, bubble: f
         ("1f1b", 4, 4, 1, 3, "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3"),
         ("1f1b", 4, 4, 1, 1, "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3"),
         (
-            "interleaved", 2, 4, 2, 0,
+            "interleaved",
+            2,
+            4,
+            2,
+            0,
             "F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3",
         ),
         (
-            "interleaved", 2, 4, 2, 1,
+            "interleaved",
+            2,
+            4,
+            2,
+            1,
             "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 F0.2 B0.0 F0.3 B0.1 F1.2 B1.2 F1.3 B1.3 B0.2 B0.3",
         ),
     ],
-)  # fmt: skip
+)
 def test_orders(name: str, p: int, m: int, v: int, worker: int, order: str) -> None:
     assert SCHEDULES[name].table(p, m, v).entries()[worker] == order.split()
 

@@ -15,13 +15,20 @@ from meshwright.specs.strategy import LayerStrategy
 def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
     rng, count, layers = np.random.default_rng(seed), 5, 4
     options = LayerOptions(
-        strategies=(LayerStrategy(),) * count, time_s=rng.random(count),
-        forward_s=np.zeros(count), sync_s=np.zeros(count),
-        edge_s=rng.random((count, 2)), edge_forward_s=np.zeros((count, 2)),
-        state_bytes=UNIT_BYTES * rng.integers(1, 6, count).astype(float), kept_bytes=UNIT_BYTES * np.ones(count),
-        transient_bytes=np.zeros(count), edge_bytes=UNIT_BYTES * rng.integers(0, 3, (count, 2)).astype(float),
-        group=np.array([0, 0, 1, 1, 2]), move_s=0.3, micro_batches=4,
-    )  # fmt: skip
+        strategies=(LayerStrategy(),) * count,
+        time_s=rng.random(count),
+        forward_s=np.zeros(count),
+        sync_s=np.zeros(count),
+        edge_s=rng.random((count, 2)),
+        edge_forward_s=np.zeros((count, 2)),
+        state_bytes=UNIT_BYTES * rng.integers(1, 6, count).astype(float),
+        kept_bytes=UNIT_BYTES * np.ones(count),
+        transient_bytes=np.zeros(count),
+        edge_bytes=UNIT_BYTES * rng.integers(0, 3, (count, 2)).astype(float),
+        group=np.array([0, 0, 1, 1, 2]),
+        move_s=0.3,
+        micro_batches=4,
+    )
     room, in_flight = 24.0 * UNIT_BYTES, 2
 
     def cost(way: tuple[int, ...]) -> float:

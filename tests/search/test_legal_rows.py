@@ -151,12 +151,19 @@ def said(found: Grid) -> Counter[tuple[object, ...]]:
     """The rows of a grid."""
     return Counter(
         (
-            int(found.tp[at]), OVERLAPS[int(found.overlap[at])], found.levels(at), int(found.ep[at]),
-            int(found.etp[at]), int(found.pp[at]), int(found.dp[at]), int(found.mbs[at]), int(found.m[at]),
+            int(found.tp[at]),
+            OVERLAPS[int(found.overlap[at])],
+            found.levels(at),
+            int(found.ep[at]),
+            int(found.etp[at]),
+            int(found.pp[at]),
+            int(found.dp[at]),
+            int(found.mbs[at]),
+            int(found.m[at]),
             int(found.way[at]),
         )
         for at in range(found.rows)
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("spec", [DENSE_MODEL, MODEL, TWO_KINDS], ids=["dense", "experts", "two kinds"])
@@ -173,11 +180,16 @@ def test_the_grid_is_every_legal_row_once(spec: ModelSpec, devices: int, batch: 
 @pytest.mark.parametrize(
     "kept",
     [
-        {"cp": (2, 4), "dp": (1, 2)}, {"tp": (4, 3, 8)}, {"pp": (3,)}, {"ep": (2,), "etp": (1, 4)}, {"mbs": (2, 3)},
-        {"dp": (5,)}, {"tp": (16,)},
+        {"cp": (2, 4), "dp": (1, 2)},
+        {"tp": (4, 3, 8)},
+        {"pp": (3,)},
+        {"ep": (2,), "etp": (1, 4)},
+        {"mbs": (2, 3)},
+        {"dp": (5,)},
+        {"tp": (16,)},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_pins_leave_the_rows_that_hold_them(kept: dict[str, tuple[object, ...]]) -> None:
     """Also where nothing is left: a degree that no row has, or more devices than there are."""
     workload = replace(WORKLOAD, global_batch=12)
@@ -294,8 +306,11 @@ def test_a_row_is_the_plan_that_its_columns_say() -> None:
         plan = found.plan_row(at, pp=int(found.pp[at]), gbs=WORKLOAD.global_batch)
         how, beside, hot, order = ways()[int(found.way[at])]
         assert (plan.dispatcher, plan.ep_overlap, plan.hot_experts, plan.prioritised) == (
-            how, beside, hot, order == "first",
-        )  # fmt: skip
+            how,
+            beside,
+            hot,
+            order == "first",
+        )
         assert (plan.tp, plan.cp_degree, plan.ep, plan.etp, plan.dp, plan.mbs) == tuple(
             int(column[at]) for column in (found.tp, found.cp, found.ep, found.etp, found.dp, found.mbs)
         )
@@ -318,9 +333,13 @@ def test_what_legality_reads_is_what_a_plan_of_a_row_says() -> None:
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        ((), ""), (("none",), ""), (("none", "o"), "o"), (("w", "wao", "o"), "wao"), (("o-nvme", "o"), "o"),
+        ((), ""),
+        (("none",), ""),
+        (("none", "o"), "o"),
+        (("w", "wao", "o"), "wao"),
+        (("o-nvme", "o"), "o"),
         (("wo-nvme", "o"), "wo-nvme"),
     ],
-)  # fmt: skip
+)
 def test_of_what_may_be_away_the_most_decides_what_fits(words: tuple[str, ...], most: str) -> None:
     assert most_offload(Space(pins=(("offload", words),) if words else ())) == most

@@ -107,8 +107,10 @@ class TestEveryStrategy:
     @pytest.mark.parametrize("name", NAMES)
     def test_price_is_positive_and_grows_with_tokens(self, name: str) -> None:
         tp = DEGREES[name]
-        steps = [case(DENSE, f"{tp}xH100" if tp > 4 else "4xH100", tp=tp, mbs=mbs, gbs=8, tensor=name).estimate()
-                 for mbs in (4, 8)]  # fmt: skip
+        steps = [
+            case(DENSE, f"{tp}xH100" if tp > 4 else "4xH100", tp=tp, mbs=mbs, gbs=8, tensor=name).estimate()
+            for mbs in (4, 8)
+        ]
         traffic = [dict(step.breakdown_s)["tp"] for step in steps]
         # Half as many micro-batches, each of twice the tokens: strips of weights go once less.
         assert 0 < traffic[1] <= traffic[0] * 1.001
@@ -139,9 +141,14 @@ def test_tokens_name_sides(token: str, tp: int) -> None:
 
 @pytest.mark.parametrize(
     ("token", "fix"),
-    [("tp2d2x2", "tp2d2"), ("tp25d2", "tp25d2x2"), ("tp25d2x4", "tp25d3x2"), ("tp25d16x2", "tp25d8x8"),
-     ("tp3d2x2", "tp3d2")],
-)  # fmt: skip
+    [
+        ("tp2d2x2", "tp2d2"),
+        ("tp25d2", "tp25d2x2"),
+        ("tp25d2x4", "tp25d3x2"),
+        ("tp25d16x2", "tp25d8x8"),
+        ("tp3d2x2", "tp3d2"),
+    ],
+)
 def test_sides_that_make_no_grid_are_refused_with_the_nearest(token: str, fix: str) -> None:
     with pytest.raises(InputError, match=f"use {fix}"):
         parse_row(token, devices=8, global_batch=1, schedules=())
@@ -175,8 +182,9 @@ def test_gathered_blocks_of_a_cube_are_kept() -> None:
     """A rank keeps q times its own part of the inputs of products, and of matrices; full recompute keeps neither."""
     one, three = (case(DENSE, "8xH100", tp=8, mbs=4, gbs=4, tensor=name).estimate() for name in ("1d", "3d"))
     assert memory(three.stages[0], "activations") > 1.2 * memory(one.stages[0], "activations")
-    one, three = (case(DENSE, "8xH100", tp=8, mbs=4, gbs=4, tensor=name, recompute="full").estimate()
-                  for name in ("1d", "3d"))  # fmt: skip
+    one, three = (
+        case(DENSE, "8xH100", tp=8, mbs=4, gbs=4, tensor=name, recompute="full").estimate() for name in ("1d", "3d")
+    )
     assert memory(three.stages[0], "activations") == pytest.approx(memory(one.stages[0], "activations"), rel=0.2)
 
 

@@ -133,8 +133,10 @@ def test_a_search_that_names_it_finds_the_best_ring() -> None:
     assert "weipipe" in best.row.format()
     others = [
         estimate(f"tp{tp}.dp{4 // tp}.weipipe.mbs{mbs}.gbs16{words}", "4xH100", seq=4096)
-        for tp in (1, 2) for mbs in (1, 2, 4) for words in ("", ".rc-full", ".tpov" if tp > 1 else ".rc-sel")
-    ]  # fmt: skip
+        for tp in (1, 2)
+        for mbs in (1, 2, 4)
+        for words in ("", ".rc-full", ".tpov" if tp > 1 else ".rc-sel")
+    ]
     assert best.estimate.step_time_s <= min(one.step_time_s for one in others if one.fits == "yes") * (1 + 1e-9)
     experts = mw.plan("mixtral-8x7b", gpus="16xH200", global_batch=64, seq_len=4096, pin={"sharding": "weipipe"})
     used = [strategy for one in experts.plans for strategy in one.plan.strategies]

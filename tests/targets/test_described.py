@@ -17,10 +17,13 @@ SCALED = "python3 -m MaxText.train base.yml run_name=a per_device_batch_size=1 m
     [
         ("enable_profiler=true base_num_heads=16", 1_100_000_000),
         ("global_parameter_scale=1024 ici_tensor_parallelism=8", 997_000_000_000),
-        ("base_emb_dim=4096 base_num_query_heads=32 base_num_kv_heads=32 base_mlp_dim=11008 "
-         "base_num_decoder_layers=32", 6_738_000_000),
+        (
+            "base_emb_dim=4096 base_num_query_heads=32 base_num_kv_heads=32 base_mlp_dim=11008 "
+            "base_num_decoder_layers=32",
+            6_738_000_000,
+        ),
     ],
-)  # fmt: skip
+)
 def test_sizes_of_maxtext_are_a_model(tmp_path: Path, keys: str, parameters: int) -> None:
     """Its defaults are a model of about a billion; the second is named 1024b; the third is Llama 2 7B."""
     script = tmp_path / "run.sh"

@@ -439,10 +439,13 @@ def test_options_of_axolotl_stand_over_its_file(tmp_path: Path) -> None:
         ("distributed_type: MULTI_GPU\n", "z0"),
     ],
 )
-@pytest.mark.parametrize(("name", "text", "program"), [
-    ("sft.yaml", "factory", "src/train.py"),
-    ("sft.yml", "axolotl", "-m axolotl.cli.train"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "program"),
+    [
+        ("sft.yaml", "factory", "src/train.py"),
+        ("sft.yml", "axolotl", "-m axolotl.cli.train"),
+    ],
+)
 def test_what_shards_is_said_around_the_trainer(
     tmp_path: Path, engine: str, sharding: str, name: str, text: str, program: str
 ) -> None:

@@ -237,10 +237,14 @@ lora:
     ("pattern", "stored", "targets", "base"),
     [
         ("", "null", ("q_proj", "k_proj", "v_proj", "o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), "fp32"),
-        ("decoder/layers/.*(self_attention/(query|out)|mlp/(wi_0|wo))", "nf4",
-         ("q_proj", "o_proj", "mlp.gate_proj", "mlp.down_proj"), "nf4-single"),
+        (
+            "decoder/layers/.*(self_attention/(query|out)|mlp/(wi_0|wo))",
+            "nf4",
+            ("q_proj", "o_proj", "mlp.gate_proj", "mlp.down_proj"),
+            "nf4-single",
+        ),
     ],
-)  # fmt: skip
+)
 def test_adapters_of_a_fine_tuning_are_read(
     tmp_path: Path, pattern: str, stored: str, targets: tuple[str, ...], base: str
 ) -> None:

@@ -71,8 +71,10 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_samples(name: str) -> None:
     model = Decoder(spec=NARROW[name], seq_len=8)
     weights, batch = jax.jit(model.init)(jax.random.key(0)), model.batch(0, 4)
     loss = jax.jit(model.loss)
-    single = [float(loss(weights, jax.tree.map(lambda leaf: leaf[n : n + 1], batch), jax.random.key(1)))  # noqa: B023
-              for n in range(4)]  # fmt: skip
+    single = [
+        float(loss(weights, jax.tree.map(lambda leaf: leaf[n : n + 1], batch), jax.random.key(1)))  # noqa: B023
+        for n in range(4)
+    ]
     assert float(loss(weights, batch, jax.random.key(1))) == pytest.approx(np.mean(single), abs=1e-6)
 
 

@@ -67,15 +67,18 @@ def both(
 
         alone = jax.jit(jax.value_and_grad(partial(loss, grid=None), (0, 1)))(weights, x)
         order = slots(how.placement or range(spec.experts))
-        own, held_by = ({name: values[order] if name in OF_EACH else values for name, values in every.items()}
-                        for every in (weights, alone[1][0]))  # fmt: skip
+        own, held_by = (
+            {name: values[order] if name in OF_EACH else values for name, values in every.items()}
+            for every in (weights, alone[1][0])
+        )
         weights, alone = own, (alone[0], (held_by, alone[1][1]))
         names, sizes = zip(*grid.sizes, strict=True)
         mesh = Mesh(np.array(jax.devices()[:8]).reshape(sizes), names)
         held = grid.tokens if how.drop_duplicates else (*grid.tokens, *grid.tensor)
         split = NamedSharding(mesh, PartitionSpec(grid.data or None, held or None))
-        placed = {name: NamedSharding(mesh, grid.spec(expert_axes(name), matrix.shape))
-                  for name, matrix in weights.items()}  # fmt: skip
+        placed = {
+            name: NamedSharding(mesh, grid.spec(expert_axes(name), matrix.shape)) for name, matrix in weights.items()
+        }
         step = jax.jit(jax.value_and_grad(partial(loss, grid=grid), (0, 1)), out_shardings=(None, (placed, split)))
         given = jax.device_put((weights, x), (placed, split))
         compiled = step.lower(*given).compile()
@@ -144,8 +147,9 @@ def priced(how: str, shadowed: int = 0) -> dict[str, float]:
     return {kind: size for kind, size in found.items() if size}
 
 
-@pytest.mark.parametrize(("how", "grid"), [(ExpertParallel(), "data"),
-                                           (ExpertParallel(dispatcher="hierarchical"), "two levels")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "grid"), [(ExpertParallel(), "data"), (ExpertParallel(dispatcher="hierarchical"), "two levels")]
+)
 def test_exchanges_of_the_compiled_program_have_the_priced_bytes(how: ExpertParallel, grid: str) -> None:
     sent = both(SPEC, GRIDS[grid], how)[1].result_bytes["all-to-all"]
     assert priced(how.dispatcher) == {"all_to_all": pytest.approx(sent, rel=0.01)}
@@ -163,21 +167,28 @@ def test_weights_that_move_have_the_priced_bytes() -> None:
 
     Where both are one program for CPUs, XLA merges the two gathers, so that half of what is priced is left.
     """
-    plain, moved = (both(SPEC, GRIDS["data"], how)[1].result_bytes
-                    for how in (ExpertParallel(), ExpertParallel(dispatcher="move-experts")))  # fmt: skip
+    plain, moved = (
+        both(SPEC, GRIDS["data"], how)[1].result_bytes
+        for how in (ExpertParallel(), ExpertParallel(dispatcher="move-experts"))
+    )
     gathered = moved["all-gather"] - plain.get("all-gather", 0)
     scattered = moved["reduce-scatter"] * EP
     assert "all-to-all" not in moved
     wanted = priced("move-experts")
-    assert wanted == {"all_gather": pytest.approx(2 * gathered, rel=0.01),
-                      "reduce_scatter": pytest.approx(scattered, rel=0.01)}  # fmt: skip
+    assert wanted == {
+        "all_gather": pytest.approx(2 * gathered, rel=0.01),
+        "reduce_scatter": pytest.approx(scattered, rel=0.01),
+    }
 
 
 def test_weights_that_move_are_not_kept_for_backward() -> None:
     """Each of the three matrices is gathered twice in the program that is handed to XLA."""
     grid, how = GRIDS["data"], ExpertParallel(dispatcher="move-experts")
-    weights = {name: matrix for name, matrix in expert_weights(SPEC, HIDDEN, jax.random.key(0), 1.0).items()
-               if name in ("up", "down", "gate")}  # fmt: skip
+    weights = {
+        name: matrix
+        for name, matrix in expert_weights(SPEC, HIDDEN, jax.random.key(0), 1.0).items()
+        if name in ("up", "down", "gate")
+    }
     x = jnp.ones((EXPERTS, SAMPLES, 4, HIDDEN))
     both_gradients = jax.grad(lambda own, x: (through_experts(grid, own, x, how) ** 2).sum(), (0, 1))
     program = jax.make_jaxpr(both_gradients)(weights, x)
@@ -209,10 +220,14 @@ def test_a_token_is_sent_once_to_a_domain_and_there_once_to_a_rank() -> None:
 
 def test_more_visited_experts_cost_no_more_where_a_token_is_sent_once() -> None:
     few, many = (
-        both(MoeMlp(experts=EXPERTS, top_k=top_k, ffn_hidden=WIDTH, gated=True), GRIDS["two levels"],
-             ExpertParallel(dispatcher="deduplicated"), capacity=None)[1].result_bytes["all-to-all"]
+        both(
+            MoeMlp(experts=EXPERTS, top_k=top_k, ffn_hidden=WIDTH, gated=True),
+            GRIDS["two levels"],
+            ExpertParallel(dispatcher="deduplicated"),
+            capacity=None,
+        )[1].result_bytes["all-to-all"]
         for top_k in (2, 8)
-    )  # fmt: skip
+    )
     assert few == many
 
 
@@ -220,15 +235,23 @@ def test_tensor_ranks_of_experts_gather_a_token_once_at_the_priced_bytes() -> No
     """What grows with the width of tokens, each of which visits all four ranks."""
     top_k, widths = 56, (2 * HIDDEN, 4 * HIDDEN)
     spec = MoeMlp(experts=64, top_k=top_k, ffn_hidden=4, gated=True)
-    found = [both(spec, GRIDS["parts"], ExpertParallel(dispatcher=name), capacity=None, hidden=width, length=4)
-             for name in ("alltoall", "deduplicated") for width in widths]  # fmt: skip
+    found = [
+        both(spec, GRIDS["parts"], ExpertParallel(dispatcher=name), capacity=None, hidden=width, length=4)
+        for name in ("alltoall", "deduplicated")
+        for width in widths
+    ]
     assert max(apart for apart, _ in found) < 1e-9
     kinds = ("all-gather", "reduce-scatter")
-    plain, once = ({kind: many.result_bytes[kind] - few.result_bytes[kind] for kind in kinds}
-                   for (_, few), (_, many) in (found[:2], found[2:]))  # fmt: skip
+    plain, once = (
+        {kind: many.result_bytes[kind] - few.result_bytes[kind] for kind in kinds}
+        for (_, few), (_, many) in (found[:2], found[2:])
+    )
     rows = columns(tp=2, sp=True, ep=4, etp=2, mbs=SAMPLES // 4, seq_len=4, dispatcher="deduplicated")
-    exchanges = (op for op in spec.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)).ops
-                 if isinstance(op, Exchange))  # fmt: skip
+    exchanges = (
+        op
+        for op in spec.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)).ops
+        if isinstance(op, Exchange)
+    )
     priced = dict.fromkeys(once, 0.0)
     for op in exchanges:
         for call in exchange_calls(op, rows, Routing(copies=top_k), ELEMENT):
@@ -256,15 +279,21 @@ def gathered_bytes(grid: str, how: ExpertParallel, hidden: int) -> dict[str, int
 )
 def test_all_ranks_gather_all_tokens_at_the_priced_bytes(grid: str, degrees: dict[str, int]) -> None:
     """What grows with the width of tokens: routing beside them is gathered, too. Nothing goes by all-to-all."""
-    plain, gathered = ([gathered_bytes(grid, ExpertParallel(dispatcher=name), width) for width in (HIDDEN, 2 * HIDDEN)]
-                       for name in ("alltoall", "allgather"))  # fmt: skip
+    plain, gathered = (
+        [gathered_bytes(grid, ExpertParallel(dispatcher=name), width) for width in (HIDDEN, 2 * HIDDEN)]
+        for name in ("alltoall", "allgather")
+    )
     assert not any("all-to-all" in sent for sent in gathered)
     rows = columns(seq_len=LENGTH, dispatcher="allgather", **degrees)
     ranks = {"ep": degrees["ep"], "etp": degrees.get("etp", 1)}
     work = SPEC.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False))
     wanted = dict.fromkeys(("all-gather", "reduce-scatter"), 0.0)
-    calls = (call for op in work.ops if isinstance(op, Exchange)
-             for call in exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT))  # fmt: skip
+    calls = (
+        call
+        for op in work.ops
+        if isinstance(op, Exchange)
+        for call in exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT)
+    )
     for call in calls:
         size = float(np.sum(np.asarray(call.payload_bytes)))
         if call.kind == "all_to_all":

@@ -25,8 +25,10 @@ def test_a_token_gets_what_its_experts_make_of_it() -> None:
     for sample in range(2):
         for place in range(5):
             weight, chosen = jax.lax.top_k(shares[sample, place], 2)
-            made = [jax.jit(mlp)({name: weights[name][one] for name in ("up", "down", "gate")}, x[sample, place])
-                    for one in chosen.tolist()]  # fmt: skip
+            made = [
+                jax.jit(mlp)({name: weights[name][one] for name in ("up", "down", "gate")}, x[sample, place])
+                for one in chosen.tolist()
+            ]
             wanted = sum(share * one for share, one in zip(weight / weight.sum(), made, strict=True))
             np.testing.assert_allclose(found[sample, place], wanted, atol=1e-5)
     assert float(balance) > 0.5

@@ -50,8 +50,11 @@ def test_a_whole_model_takes_what_the_compiler_says_of_its_step(compiler: Guarde
     hosts = Hosts.of(inputs.cluster.groups[0], inputs.workload)
     model, optimizer = Decoder(spec=inputs.model, seq_len=512, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))
-    state: Any = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
-                  "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip
+    state: Any = {
+        "weights": weights,
+        "moments": jax.eval_shape(optimizer.init, weights),
+        "step": jax.ShapeDtypeStruct((), jnp.int32),
+    }
     batch = {"tokens": jax.ShapeDtypeStruct((64, 513), jnp.int32), "sample": jax.ShapeDtypeStruct((64,), jnp.int32)}
     space = StageSpace(micro_batches=(64 // WAVE,), recompute=(False,))
     theirs = price_stages(train_step(model, optimizer), (state, batch), hosts, [(6, DEVICES)], space=space).stages[0]

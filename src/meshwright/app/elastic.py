@@ -71,11 +71,14 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
             found = []
     if not found:
         raise InfeasibleError(
-            Problem(what=f"no plan of {before.gbs} samples a step on the {devices} devices that are left",
-                    why=f"the plan so far was {before.format()}", fix="start again with more devices, or another --gbs",
-                    field="devices"),
+            Problem(
+                what=f"no plan of {before.gbs} samples a step on the {devices} devices that are left",
+                why=f"the plan so far was {before.format()}",
+                fix="start again with more devices, or another --gbs",
+                field="devices",
+            ),
             code="MW311",
-        )  # fmt: skip
+        )
     # What this machine takes for so little work is not known well enough to leave devices idle for it.
     row = max(found, key=lambda one: one.devices)
     stage_layers = ModelLayout.of(job.model, training.seq_len).split_of(row)
@@ -115,10 +118,14 @@ def _mixed_runs(job: Job, training: MixedTraining) -> bool:
 
 def _no_plan(job: Job, why: str) -> InfeasibleError:
     return InfeasibleError(
-        Problem(what=f"no plan of {job.plan.global_batch} samples a step for the devices that are left", why=why,
-                fix="start again with more devices, or another --gbs", field="devices"),
+        Problem(
+            what=f"no plan of {job.plan.global_batch} samples a step for the devices that are left",
+            why=why,
+            fix="start again with more devices, or another --gbs",
+            field="devices",
+        ),
         code="MW311",
-    )  # fmt: skip
+    )
 
 
 def _job(training: Training, machine: Machine) -> Job:

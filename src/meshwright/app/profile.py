@@ -111,14 +111,22 @@ def profile(
     problems = []
     if not seconds >= LEAST_SECONDS:
         problems.append(
-            Problem(what=f"--seconds {seconds:g}", why=f"a profile needs at least {LEAST_SECONDS:g}",
-                    fix=f"--seconds {SECONDS:g}", field="seconds")
-        )  # fmt: skip
+            Problem(
+                what=f"--seconds {seconds:g}",
+                why=f"a profile needs at least {LEAST_SECONDS:g}",
+                fix=f"--seconds {SECONDS:g}",
+                field="seconds",
+            )
+        )
     if name is not None and not _is_name(name):
         problems.append(
-            Problem(what=f"--name {name[:80]!r}", why="a name has up to 64 letters, digits and . - + _, and starts "
-                    "with a letter or digit", fix="--name my-gpu", field="name")
-        )  # fmt: skip
+            Problem(
+                what=f"--name {name[:80]!r}",
+                why="a name has up to 64 letters, digits and . - + _, and starts with a letter or digit",
+                fix="--name my-gpu",
+                field="name",
+            )
+        )
     if problems:
         raise InputError(problems)
     if output is not None:

@@ -155,8 +155,12 @@ def run(
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
         _check_asked(request, inputs, training)
-        asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
-                      plan_again=plan_again)  # fmt: skip
+        asked = Steps(
+            count=request.steps,
+            folder=None if checkpoint is None else Path(checkpoint),
+            every=request.every,
+            plan_again=plan_again,
+        )
         try:
             now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
         except KeyboardInterrupt:
@@ -214,8 +218,14 @@ def _ran(
     from meshwright.runtime.rank_training import RankedStep
 
     at_once = asked.before_save(done[0].step, now.training.most_steps_at_once)
-    run = partial(Run, inputs=inputs, backend=request.execution.backend, steps=tuple(done), steps_at_once=at_once,
-                  recoveries=tuple(map(_recovery_text, recoveries)))  # fmt: skip
+    run = partial(
+        Run,
+        inputs=inputs,
+        backend=request.execution.backend,
+        steps=tuple(done),
+        steps_at_once=at_once,
+        recoveries=tuple(map(_recovery_text, recoveries)),
+    )
     batch, trace = now.training.batches(now.number, at_once), request.trace
     if isinstance(now.step, RankedStep):
         if request.profile is not None:
@@ -233,8 +243,12 @@ def _ran(
         from meshwright.report.run_trace import run_trace
 
         about = f"{inputs.name}, {inputs.title}"
-        body = run_trace(about, compiled.program, {"predicted": foreseen, "measured": measured},
-                         compress=os.fspath(trace).endswith(".gz"))  # fmt: skip
+        body = run_trace(
+            about,
+            compiled.program,
+            {"predicted": foreseen, "measured": measured},
+            compress=os.fspath(trace).endswith(".gz"),
+        )
         write_file(Path(trace), body)
     return run(
         predicted_s=predicted_s / at_once,
@@ -282,13 +296,22 @@ def _saved(done: Sequence[StepDone], request: RunRequest) -> StoppedError | None
     if request.checkpoint is None or not done or after <= done[0].step:
         return None
     return StoppedError(
-        Problem(what=f"interrupted after step {done[-1].step}", field="run",
-                why=f"{request.checkpoint} holds the state after step {after - 1}",
-                fix="the same command goes on from there")
-    )  # fmt: skip
+        Problem(
+            what=f"interrupted after step {done[-1].step}",
+            field="run",
+            why=f"{request.checkpoint} holds the state after step {after - 1}",
+            fix="the same command goes on from there",
+        )
+    )
 
 
 def _all_done(steps: int, checkpoint: str | os.PathLike[str] | None) -> InputError:
     return InputError(
-        Problem(what=f"the checkpoint in {checkpoint} is of step {steps} or a later one", why="nothing is left to run",
-                fix="more --steps, or another --checkpoint", field="steps"), code="MW252")  # fmt: skip
+        Problem(
+            what=f"the checkpoint in {checkpoint} is of step {steps} or a later one",
+            why="nothing is left to run",
+            fix="more --steps, or another --checkpoint",
+            field="steps",
+        ),
+        code="MW252",
+    )

@@ -149,15 +149,25 @@ def _execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[
     if options.dtype not in DTYPES:
         yield UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403")
     if options.emulate is not None and not planned:
-        yield InputError(Problem(
-            what=f"--emulate {options.emulate:g} with a one-line plan", field="emulate",
-            why="the planned times of tasks depend on the devices, which only a plan file names",
-            fix="meshwright plan ... -o plan.json, then --plan plan.json"), code="MW251")  # fmt: skip
+        yield InputError(
+            Problem(
+                what=f"--emulate {options.emulate:g} with a one-line plan",
+                field="emulate",
+                why="the planned times of tasks depend on the devices, which only a plan file names",
+                fix="meshwright plan ... -o plan.json, then --plan plan.json",
+            ),
+            code="MW251",
+        )
     if options.emulate is not None and options.hosts_per_mesh > 1:
-        yield InputError(Problem(
-            what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}", field="emulate",
-            why="durations are emulated by one worker a mesh", fix="leave --hosts-per-mesh out"),
-            code="MW251")  # fmt: skip
+        yield InputError(
+            Problem(
+                what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}",
+                field="emulate",
+                why="durations are emulated by one worker a mesh",
+                fix="leave --hosts-per-mesh out",
+            ),
+            code="MW251",
+        )
 
 
 def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str], gather: Gather) -> RunInputs:
@@ -199,8 +209,15 @@ def _model_asked(options: ExecutionFields, filed: _Filed | None, gather: Gather)
     """
     model = filed.model if options.model is None and filed is not None else options.model
     if model is None:
-        gather.problem(Problem(what="no model is given", why="only a plan file carries its model",
-                               fix="name one, such as gpt-tiny", field="model"), "MW203")  # fmt: skip
+        gather.problem(
+            Problem(
+                what="no model is given",
+                why="only a plan file carries its model",
+                fix="name one, such as gpt-tiny",
+                field="model",
+            ),
+            "MW203",
+        )
         gather.done()
     assert model is not None
     return model
@@ -267,27 +284,41 @@ def _mixed_problems(options: ExecutionFields, job: Job, spec: ModelSpec | None) 
     """What does not go together with a plan that says the layers, devices and micro-batches of every stage."""
     if spec is None or spec.num_layers != job.model.num_layers:
         have = "the perceptron" if spec is None else f"{spec.name} has {spec.num_layers} layers"
-        yield Problem(what=f"{have}, the plan places {job.model.num_layers}", field="layers",
-                      why="a plan of unlike stages says where each layer is",
-                      fix="leave --layers out; --hidden, --vocab and --seq make the model smaller")  # fmt: skip
+        yield Problem(
+            what=f"{have}, the plan places {job.model.num_layers}",
+            field="layers",
+            why="a plan of unlike stages says where each layer is",
+            fix="leave --layers out; --hidden, --vocab and --seq make the model smaller",
+        )
     elif spec.is_moe != job.model.is_moe:
-        yield Problem(what=f"{spec.name} for a plan of {job.model.name}", field="model",
-                      why="one of them has experts", fix="leave MODEL out")  # fmt: skip
+        yield Problem(
+            what=f"{spec.name} for a plan of {job.model.name}",
+            field="model",
+            why="one of them has experts",
+            fix="leave MODEL out",
+        )
     if options.global_batch not in (None, job.plan.global_batch):
-        yield Problem(what=f"--gbs {options.global_batch} for a plan of {job.plan.global_batch} samples a step",
-                      why="its pipelines have their own micro-batches", fix="plan for that batch",
-                      field="global_batch")  # fmt: skip
+        yield Problem(
+            what=f"--gbs {options.global_batch} for a plan of {job.plan.global_batch} samples a step",
+            why="its pipelines have their own micro-batches",
+            fix="plan for that batch",
+            field="global_batch",
+        )
     if options.devices is not None and options.devices < job.plan.devices:
-        yield Problem(what=f"the plan needs {job.plan.devices} devices, --devices says {options.devices}",
-                      why="every rank of a plan is a device", fix=f"--devices {job.plan.devices}",
-                      field="devices")  # fmt: skip
+        yield Problem(
+            what=f"the plan needs {job.plan.devices} devices, --devices says {options.devices}",
+            why="every rank of a plan is a device",
+            fix=f"--devices {job.plan.devices}",
+            field="devices",
+        )
 
 
 def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
     """The one-line form; a batch that is not given keeps every stage at work."""
     devices = options.devices
-    row = parse_row(options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0,
-                    schedules=known_names())  # fmt: skip
+    row = parse_row(
+        options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0, schedules=known_names()
+    )
     row = replace(row, schedule=schedule_named(row.schedule).token)
     if devices is None:
         notes.append(f"{row.devices} devices (--devices)")
@@ -297,9 +328,14 @@ def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
         notes.append(f"{row.gbs} samples a step: dp {row.dp} x mbs {row.mbs} x {count} micro-batches (--gbs)")
     if devices is not None and row.devices > devices:
         raise InputError(
-            Problem(what=f"the plan needs {row.identity()} devices, --devices says {devices}",
-                    why="every rank of a plan is a device", fix=f"--devices {row.devices}, or a smaller plan",
-                    field="devices"), code="MW251")  # fmt: skip
+            Problem(
+                what=f"the plan needs {row.identity()} devices, --devices says {devices}",
+                why="every rank of a plan is a device",
+                fix=f"--devices {row.devices}, or a smaller plan",
+                field="devices",
+            ),
+            code="MW251",
+        )
     return row
 
 
@@ -309,19 +345,40 @@ def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -
         return (*row_problems(row, spec, seq_len, row.devices), *_block_problems(row, spec))
     problems = [
         Problem(what=f"{name} {degree} for a perceptron", why=f"it has no {part}", fix=f"leave {name} out", field=name)
-        for name, degree, part in (("cp", row.cp_degree, "tokens"), ("ep", row.ep, "experts"),
-                                   ("etp", row.etp, "experts"))
+        for name, degree, part in (
+            ("cp", row.cp_degree, "tokens"),
+            ("ep", row.ep, "experts"),
+            ("etp", row.etp, "experts"),
+        )
         if degree > 1
-    ]  # fmt: skip
+    ]
     if row.tensor != "1d" and row.tp > 1:
-        problems.append(Problem(what=f"tensor strategy {row.tensor} for a perceptron", why="it has no blocks to cut",
-                                fix=f"use tp{row.tp}, or llama-tiny", field="tensor"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"tensor strategy {row.tensor} for a perceptron",
+                why="it has no blocks to cut",
+                fix=f"use tp{row.tp}, or llama-tiny",
+                field="tensor",
+            )
+        )
     if stages_of(row) > layers:
-        problems.append(Problem(what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
-                                why="every stage has a layer", fix=f"pp of at most {layers}", field="pp"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
+                why="every stage has a layer",
+                fix=f"pp of at most {layers}",
+                field="pp",
+            )
+        )
     if row.micro_batches * row.dp * row.mbs != row.gbs:
-        problems.append(Problem(what=f"gbs is {row.gbs}", fix="another --gbs", field="gbs",
-                                why=f"it is a multiple of dp {row.dp} x mbs {row.mbs}"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"gbs is {row.gbs}",
+                fix="another --gbs",
+                field="gbs",
+                why=f"it is a multiple of dp {row.dp} x mbs {row.mbs}",
+            )
+        )
     return tuple(problems)
 
 
@@ -334,14 +391,20 @@ def _block_problems(row: PlanRow, spec: ModelSpec) -> list[Problem]:
     shared = [("vocabulary", spec.vocab, blocks.size(blocks.table)), ("vocabulary", spec.vocab, blocks.size(columns))]
     for layer in spec.kinds():
         if isinstance(layer.attention, Attention):
-            shared += [("key-value heads", layer.attention.kv_heads, blocks.size(blocks.inner.width)),
-                       ("head width", layer.attention.head_dim, blocks.size(blocks.into.column_shards))]  # fmt: skip
+            shared += [
+                ("key-value heads", layer.attention.kv_heads, blocks.size(blocks.inner.width)),
+                ("head width", layer.attention.head_dim, blocks.size(blocks.into.column_shards)),
+            ]
     return [
-        Problem(what=f"{name} {size} on {row.format().split('.', maxsplit=1)[0]}", why=f"{ranks} ranks share it evenly",
-                fix=f"use {-(-size // ranks) * ranks}, or another grid", field="tp")
+        Problem(
+            what=f"{name} {size} on {row.format().split('.', maxsplit=1)[0]}",
+            why=f"{ranks} ranks share it evenly",
+            fix=f"use {-(-size // ranks) * ranks}, or another grid",
+            field="tp",
+        )
         for name, size, ranks in dict.fromkeys(shared)
         if size % ranks
-    ]  # fmt: skip
+    ]
 
 
 def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:

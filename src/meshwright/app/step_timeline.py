@@ -54,8 +54,12 @@ class RanTimeline:
         Args:
             path: of the file; `.gz` compresses.
         """
-        body = run_trace(self.name, self.program, {"predicted": self.predicted, "measured": self.measured},
-                         compress=os.fspath(path).endswith(".gz"))  # fmt: skip
+        body = run_trace(
+            self.name,
+            self.program,
+            {"predicted": self.predicted, "measured": self.measured},
+            compress=os.fspath(path).endswith(".gz"),
+        )
         write_file(Path(path), body)
 
     def __str__(self) -> str:

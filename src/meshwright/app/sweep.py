@@ -26,10 +26,22 @@ QUESTIONS_AT_ONCE = 512
 TEXTS = ("plan", "fits", "basis")
 WHOLES = ("rank", "devices", "seq_len", "global_batch")
 NUMBERS = (
-    "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_device", "mfu", "hfu",
-    "peak_memory_bytes", "capacity_bytes", "price_per_step", "energy_j", "parameters", "active_parameters",
-    "bound_step_time_s", *(f"{part}_s" for part in BREAKDOWN),
-)  # fmt: skip
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "mfu",
+    "hfu",
+    "peak_memory_bytes",
+    "capacity_bytes",
+    "price_per_step",
+    "energy_j",
+    "parameters",
+    "active_parameters",
+    "bound_step_time_s",
+    *(f"{part}_s" for part in BREAKDOWN),
+)
 """Columns beside those of the axes, in SI; what is not known is empty."""
 
 Row = Mapping[str, Any]
@@ -188,8 +200,19 @@ def _row(answer: Any, plan: Any, bound_s: float | None) -> Row:
 def _write(file: SweepFile, found: Swept) -> int:
     """The rows of one combination, and what it came to; plans in its space."""
     rows = file.add(arrow_table(file.columns(), found)) if found.rows else 0
-    kept = ("plan", "devices", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "mfu", "fits",
-            "peak_memory_bytes", "capacity_bytes", "price_per_step", "energy_j")  # fmt: skip
+    kept = (
+        "plan",
+        "devices",
+        "step_time_s",
+        "tokens_per_s",
+        "tokens_per_s_per_device",
+        "mfu",
+        "fits",
+        "peak_memory_bytes",
+        "capacity_bytes",
+        "price_per_step",
+        "energy_j",
+    )
     best = found.rows[0] if found.rows else {}
     about = {
         "design": found.number,

@@ -26,14 +26,27 @@ OF_BLOCKS = (
         f"{block}block_{name}"
         for block in ("base", "edge")
         for name in (
-            "fw_tp_time", "fw_tp_time_exposed", "recomm_time", "recomm_time_exposed", "agrad_tp_time",
-            "agrad_tp_time_exposed", "fw_tp_size", "bw_tp_size", "recomm_size",
+            "fw_tp_time",
+            "fw_tp_time_exposed",
+            "recomm_time",
+            "recomm_time_exposed",
+            "agrad_tp_time",
+            "agrad_tp_time_exposed",
+            "fw_tp_size",
+            "bw_tp_size",
+            "recomm_size",
         )
     ),
-    "tp_bw_overlap_req", "block_weight_space", "block_act_working_space", "block_act_storage_space",
-    "block_act_checkpoint_size", "block_weight_grad_space", "block_weight_grad_space_no_sharding",
-    "block_act_grad_space", "block_optimizer_space",
-)  # fmt: skip
+    "tp_bw_overlap_req",
+    "block_weight_space",
+    "block_act_working_space",
+    "block_act_storage_space",
+    "block_act_checkpoint_size",
+    "block_weight_grad_space",
+    "block_weight_grad_space_no_sharding",
+    "block_act_grad_space",
+    "block_optimizer_space",
+)
 """Statistics that a row takes from its block or its optimizer step unchanged."""
 
 

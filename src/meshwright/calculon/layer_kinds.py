@@ -180,9 +180,16 @@ class Builder:
         moved = 2 * x * self.keys.element_bytes + x
         grad_bytes = x * (self.keys.element_bytes if self.fixed else MASK_BYTES)
         sizes = Sizes(
-            flop=(1, 1, 0), inputs=1, outputs=1, kept=1, grad=1,
-            fw_bytes=moved, agrad_bytes=moved, kept_bytes=x * MASK_BYTES, grad_bytes=grad_bytes,
-        )  # fmt: skip
+            flop=(1, 1, 0),
+            inputs=1,
+            outputs=1,
+            kept=1,
+            grad=1,
+            fw_bytes=moved,
+            agrad_bytes=moved,
+            kept_bytes=x * MASK_BYTES,
+            grad_bytes=grad_bytes,
+        )
         self.pointwise(name, x, sizes, **flags)
 
     def gelu(self, name: str, x: Amount, **flags: Any) -> None:
@@ -195,9 +202,13 @@ class Builder:
         fused, element = self.keys.fused, self.keys.element_bytes
         moved = np.where(fused, 3.0, 5.0)
         sizes = Sizes(
-            flop=(6, 11, 0), inputs=2, outputs=1, kept=np.where(fused, 2.0, 3.0), grad=np.where(fused, 0.0, 2.0),
+            flop=(6, 11, 0),
+            inputs=2,
+            outputs=1,
+            kept=np.where(fused, 2.0, 3.0),
+            grad=np.where(fused, 0.0, 2.0),
             agrad_bytes=moved * x * element + 2 * x * element,
-        )  # fmt: skip
+        )
         self.pointwise(name, x, sizes, moved=moved, **flags)
 
     def softmax(self, name: str, x: Amount, **flags: Any) -> None:

@@ -122,13 +122,18 @@ _FIRST = (
     *(
         _positive(key)
         for key in (
-            "num_procs", "tensor_par", "pipeline_par", "data_par", "batch_size", "microbatch_size",
+            "num_procs",
+            "tensor_par",
+            "pipeline_par",
+            "data_par",
+            "batch_size",
+            "microbatch_size",
             "pipeline_interleaving",
         )
     ),
     *(_choice(key) for key in CHOICES),
     *(_network(key) for key in ("tensor_par_net", "pipeline_par_net", "data_par_net")),
-)  # fmt: skip
+)
 """Broken, they make the rules below meaningless."""
 
 _LATER = (

@@ -50,8 +50,10 @@ def spaces(rows: ExecutionRows) -> Spaces:
     columns, blocks, live = rows.columns, rows.blocks, live_blocks(rows)
     full = rows["full"] > 0
     weight, working, storage = (
-        rows["block_weight_space"], rows["block_act_working_space"], rows["block_act_storage_space"],
-    )  # fmt: skip
+        rows["block_weight_space"],
+        rows["block_act_working_space"],
+        rows["block_act_storage_space"],
+    )
     checkpoint = rows["block_act_checkpoint_size"]
     unsharded, gradient = rows["block_weight_grad_space_no_sharding"], rows["block_weight_grad_space"]
     state = rows["block_optimizer_space"]

@@ -30,8 +30,11 @@ from meshwright.search.parts import in_parts
 from meshwright.shapes import Float
 
 FLOW_KEYS = (
-    *(key for key in BLOCK_KEYS if key not in LAYOUT_KEYS), "pipeline_par_net", "optimizer_sharding", *OFFLOAD_KEYS,
-)  # fmt: skip
+    *(key for key in BLOCK_KEYS if key not in LAYOUT_KEYS),
+    "pipeline_par_net",
+    "optimizer_sharding",
+    *OFFLOAD_KEYS,
+)
 """Settings that `flow` and `room_of` read."""
 REDUCTION_KEYS = ("datatype", "attention_type", "optimizer_sharding", "data_par_net", "training")
 """Settings that gradients, optimizer and vocabulary read, besides whether tensor traffic overlaps at all."""

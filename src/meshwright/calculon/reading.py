@@ -187,9 +187,12 @@ class _Table:
 
     def whole(self, key: str, *, low: int = 1, high: int = LARGEST) -> int:
         found = self.get(
-            key, "whole", f"a whole number such as {max(low, 8)}", lambda x: low <= x <= high,
+            key,
+            "whole",
+            f"a whole number such as {max(low, 8)}",
+            lambda x: low <= x <= high,
             f"it is at least {low} and at most {high}",
-        )  # fmt: skip
+        )
         return 0 if found is None else int(found)
 
     def _plain(self, key: str) -> float:
@@ -246,9 +249,12 @@ def _application(table: _Table, name: str) -> Application | None:
             optional[key] = table.whole(key)
     if "structure_type" in table.data:
         optional["structure_type"] = table.get(
-            "structure_type", "text", " or ".join(STRUCTURES), STRUCTURES.__contains__,
+            "structure_type",
+            "text",
+            " or ".join(STRUCTURES),
+            STRUCTURES.__contains__,
             f"it is one of {', '.join(STRUCTURES)}",
-        )  # fmt: skip
+        )
     heads, kv_heads = sizes["attn_heads"], optional.get("kv_heads")
     if heads and kv_heads and heads % kv_heads:
         table.note("kv_heads", kv_heads, f"it divides attn_heads, {heads}", "give a divisor")
@@ -280,9 +286,12 @@ def _system(table: _Table, name: str) -> System | None:
     matrix, vector = (_engines(table.table(key)) for key in ("matrix", "vector"))
     mem1, mem2 = (_memory(table.table(key)) for key in ("mem1", "mem2"))
     mode = table.get(
-        "processing_mode", "text", " or ".join(PROCESSING_MODES), PROCESSING_MODES.__contains__,
+        "processing_mode",
+        "text",
+        " or ".join(PROCESSING_MODES),
+        PROCESSING_MODES.__contains__,
         f"it is one of {', '.join(PROCESSING_MODES)}",
-    )  # fmt: skip
+    )
     listed = table.get("networks", "list", "at least one network", lambda x: len(x) > 0, "there is at least one")
     networks = [_network(_Table(one, f"networks[{place}]", table.problems)) for place, one in enumerate(listed or ())]
     if table.problems:
@@ -371,8 +380,13 @@ def _network(table: _Table) -> Network:
 
 
 def _operation(table: _Table, name: str) -> tuple[float, float]:
-    pair = table.get(name, "list", "[1.0, null]" if name == "p2p" else "[2.0, -1]", lambda x: len(x) == 2,
-                     "it is a pair: scalar, offset")  # fmt: skip
+    pair = table.get(
+        name,
+        "list",
+        "[1.0, null]" if name == "p2p" else "[2.0, -1]",
+        lambda x: len(x) == 2,
+        "it is a pair: scalar, offset",
+    )
     if pair is None:
         return 1.0, 0.0
     scalar, offset = pair

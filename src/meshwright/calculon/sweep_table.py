@@ -17,8 +17,15 @@ def arrow_schema() -> Any:
     """Columns and their types."""
     arrow, _ = parquet()
     names = arrow.dictionary(arrow.int32(), arrow.string())
-    types = {"design": arrow.int32(), "app": names, "system": names, "batch": arrow.int64(), "number": arrow.int64(),
-             "rank": arrow.int32(), "on_front": arrow.bool_()}  # fmt: skip
+    types = {
+        "design": arrow.int32(),
+        "app": names,
+        "system": names,
+        "batch": arrow.int64(),
+        "number": arrow.int64(),
+        "rank": arrow.int32(),
+        "on_front": arrow.bool_(),
+    }
     for key in KEYS:
         types[key] = arrow.int32() if key in COUNTS else arrow.bool_() if key in FLAGS else names
     for name in STATISTICS:

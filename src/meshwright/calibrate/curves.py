@@ -126,8 +126,11 @@ def fit_curves(timings: Timings, base: KernelEfficiency, units: int, nominal: di
         UnsupportedError: scipy is not installed.
     """
     dtypes = tuple(dict.fromkeys(point.dtype for point in timings.products))
-    counts = {"products": min(sum(p.dtype == d for p in timings.products) for d in dtypes) if dtypes else 0,
-              "streams": len(timings.streams), "attention": len(timings.attention)}  # fmt: skip
+    counts = {
+        "products": min(sum(p.dtype == d for p in timings.products) for d in dtypes) if dtypes else 0,
+        "streams": len(timings.streams),
+        "attention": len(timings.attention),
+    }
     if any(count < MIN_POINTS for count in counts.values()):
         raise InputError(
             what="too few points for a curve: " + ", ".join(f"{n} of {name}" for name, n in counts.items()),
@@ -291,10 +294,13 @@ def _least(
         from scipy.optimize import least_squares
     except ImportError:
         raise UnsupportedError(
-            Problem(what="scipy is not installed", why="curves are fitted with it",
-                    fix="pip install 'meshwright[calibrate]'"),
+            Problem(
+                what="scipy is not installed",
+                why="curves are fitted with it",
+                fix="pip install 'meshwright[calibrate]'",
+            ),
             code="MW405",
-        ) from None  # fmt: skip
+        ) from None
     bounds = (-np.inf if lower is None else lower, np.inf if upper is None else upper)
     result = least_squares(lambda x: np.log(predicted(x) / measured), start, bounds=bounds, loss="soft_l1", f_scale=0.1)
     return result.x, float(np.median(np.abs(predicted(result.x) / measured - 1)))

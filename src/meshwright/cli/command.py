@@ -22,9 +22,13 @@ Act = Callable[[Request, dict[str, bool]], int | None]
 
 
 def typer_command(
-    request: type[Request], act: Act, *, output: type[OutputFields] = OutputFields, everything: bool = False,
+    request: type[Request],
+    act: Act,
+    *,
+    output: type[OutputFields] = OutputFields,
+    everything: bool = False,
     described: bool = True,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """The function that typer makes a command of.
 
     Args:

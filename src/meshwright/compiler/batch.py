@@ -65,11 +65,14 @@ def check_parts(arguments: Sequence[Any], batch_argnums: Sequence[int], micro_ba
         if samples % (micro_batches * parts):
             fits = [n for n in range(1, samples // parts + 1) if not samples % (n * parts)]
             near = f"num_micro_batches={min(fits, key=lambda n: abs(n - micro_batches))}, or " if fits else ""
-            raise InputError(Problem(
-                what=f"a batch of {samples} in {micro_batches} micro-batches of {parts} parts each",
-                why="parts of a micro-batch are samples, as many in each", field="num_micro_batches",
-                fix=f"{near}a batch of {-(-samples // (micro_batches * parts)) * micro_batches * parts}",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"a batch of {samples} in {micro_batches} micro-batches of {parts} parts each",
+                    why="parts of a micro-batch are samples, as many in each",
+                    field="num_micro_batches",
+                    fix=f"{near}a batch of {-(-samples // (micro_batches * parts)) * micro_batches * parts}",
+                )
+            )
 
 
 def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
@@ -87,25 +90,34 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
         if shape.shape[0] % micro_batches:
             nearest = [n for n in range(1, shape.shape[0] + 1) if shape.shape[0] % n == 0]
             best = min(nearest, key=lambda n: abs(n - micro_batches))
-            problems.append(Problem(
-                what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
-                why="all micro-batches have one size", fix=f"num_micro_batches={best}", field="num_micro_batches",
-            ))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
+                    why="all micro-batches have one size",
+                    fix=f"num_micro_batches={best}",
+                    field="num_micro_batches",
+                )
+            )
     counts = sorted({shape.shape[0] for shape in shapes})
     if len(counts) > 1:
-        problems.append(Problem(
-            what=f"batch arguments of {' and '.join(map(str, counts))} samples",
-            why="the first axis of every batch argument counts the same samples",
-            fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state; or"
-            " name the batch arguments (batch_argnums)",
-            field="batch",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"batch arguments of {' and '.join(map(str, counts))} samples",
+                why="the first axis of every batch argument counts the same samples",
+                fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state;"
+                " or name the batch arguments (batch_argnums)",
+                field="batch",
+            )
+        )
     if not shapes and micro_batches > 1:
-        raise NotStaged(Problem(
-            what=f"no samples to split into {micro_batches} micro-batches",
-            why="the arrays of batch arguments hold one sample per entry of their first axis",
-            fix="name the batch arguments (batch_argnums)", field="batch_argnums",
-        ))  # fmt: skip
+        raise NotStaged(
+            Problem(
+                what=f"no samples to split into {micro_batches} micro-batches",
+                why="the arrays of batch arguments hold one sample per entry of their first axis",
+                fix="name the batch arguments (batch_argnums)",
+                field="batch_argnums",
+            )
+        )
     if problems:
         raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
 

@@ -42,8 +42,9 @@ class Static:
         if not isinstance(other, Static):
             return False
         try:
-            return self.value is other.value or (type(self.value) is type(other.value)
-                                                 and bool(self.value == other.value))  # fmt: skip
+            return self.value is other.value or (
+                type(self.value) is type(other.value) and bool(self.value == other.value)
+            )
         except Exception:
             return False
 
@@ -105,17 +106,18 @@ class CallForm:
         static = {place % max(len(given), 1) for place in static_places}
         static |= {place for place, name in enumerate(parameters[: len(given)]) if name in static_names}
         static |= {len(given) - len(names) + at for at, name in enumerate(names) if name in static_names}
-        places = [] if "flax" not in sys.modules else [
-            place for place, value in enumerate(given) if place not in static and _has_objects(value)
-        ]  # fmt: skip
+        places = (
+            []
+            if "flax" not in sys.modules
+            else [place for place, value in enumerate(given) if place not in static and _has_objects(value)]
+        )
         objects = tuple(given[place] for place in places)
         graph: Any = None
         if places:
             from flax import nnx
 
             graph, state = nnx.split(objects)
-            given = [Static(place) if at in places else value for at, value in enumerate(given)
-                     for place in [at]]  # fmt: skip
+            given = [Static(place) if at in places else value for at, value in enumerate(given) for place in [at]]
             given[places[0]] = state
         held = tuple(Static(value) if place in static else _closed(value) for place, value in enumerate(given))
 
@@ -152,10 +154,14 @@ class CallForm:
         try:
             bound = inspect.signature(self.fun).bind(*arguments, **keywords)
         except TypeError as error:
-            raise InputError(Problem(
-                what=f"{start_of(self.fun)}: {error}", why="a parallel step takes what the function takes",
-                fix="call it as the function is declared", field=getattr(self.fun, "__name__", "step"),
-            )) from None  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"{start_of(self.fun)}: {error}",
+                    why="a parallel step takes what the function takes",
+                    fix="call it as the function is declared",
+                    field=getattr(self.fun, "__name__", "step"),
+                )
+            ) from None
         except ValueError:
             return [*arguments, *keywords.values()], list(keywords)
         return [*bound.args, *bound.kwargs.values()], list(bound.kwargs)
@@ -180,11 +186,23 @@ def _closed(tree: Any) -> Any:
     if (equinox := sys.modules.get("equinox")) is None:
         return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else Static(leaf), tree)
     return jax.tree.map(
-        lambda node: jax.tree.map(lambda leaf: leaf if equinox.is_array_like(leaf) and not isinstance(
-            leaf, bool | int | float | complex) else Static(leaf), node)
-        if isinstance(node, equinox.Module) else node if _is_array(node) else Static(node),
-        tree, is_leaf=lambda node: isinstance(node, equinox.Module),
-    )  # fmt: skip
+        lambda node: (
+            jax.tree.map(
+                lambda leaf: (
+                    leaf
+                    if equinox.is_array_like(leaf) and not isinstance(leaf, bool | int | float | complex)
+                    else Static(leaf)
+                ),
+                node,
+            )
+            if isinstance(node, equinox.Module)
+            else node
+            if _is_array(node)
+            else Static(node)
+        ),
+        tree,
+        is_leaf=lambda node: isinstance(node, equinox.Module),
+    )
 
 
 @lru_cache(maxsize=256)
@@ -202,9 +220,10 @@ def _opened(tree: Any) -> Any:
     if not _holds_static(jax.tree.structure(tree)):
         return tree
     return jax.tree.map(
-        lambda leaf: leaf.value if isinstance(leaf, Static) else leaf, tree,
+        lambda leaf: leaf.value if isinstance(leaf, Static) else leaf,
+        tree,
         is_leaf=lambda node: isinstance(node, Static),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=256)

@@ -187,9 +187,14 @@ def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[CutStage, 
         )
         stages.append(
             CutStage(
-                index=k, program=program, parameters=parameters, others=others,
-                carried_in=before, carried_out=after, results=results,
+                index=k,
+                program=program,
+                parameters=parameters,
+                others=others,
+                carried_in=before,
+                carried_out=after,
+                results=results,
             )
-        )  # fmt: skip
+        )
         before = after
     return tuple(stages)

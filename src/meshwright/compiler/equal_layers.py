@@ -117,10 +117,11 @@ class ProgramForms:
         if (known := self._of_eqn.get(id(eqn))) is not None:
             return known[1]
         form = (
-            eqn.primitive.name, self._params(eqn),
+            eqn.primitive.name,
+            self._params(eqn),
             tuple(_atom_form(atom) for atom in eqn.invars),
             tuple(_aval_form(var.aval) for var in eqn.outvars),
-        )  # fmt: skip
+        )
         number = self._numbers.setdefault(form, len(self._numbers))
         self._of_eqn[id(eqn)] = eqn, number
         return number
@@ -128,8 +129,10 @@ class ProgramForms:
     def _params(self, eqn: core.JaxprEqn) -> Hashable:
         # Rules for derivatives are functions made anew for every call; nothing differentiates a program that runs.
         own_rules = eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call")
-        return tuple((name, None if own_rules and callable(value) and not _is_program(value) else self._frozen(value))
-                     for name, value in sorted(eqn.params.items()))  # fmt: skip
+        return tuple(
+            (name, None if own_rules and callable(value) and not _is_program(value) else self._frozen(value))
+            for name, value in sorted(eqn.params.items())
+        )
 
     def _frozen(self, value: Any) -> Hashable:
         if isinstance(value, core.ClosedJaxpr):
@@ -266,8 +269,11 @@ def _cuts(jaxpr: core.Jaxpr, eqns: Sequence[core.JaxprEqn], numbers: Int[np.ndar
         first += low
         # Cut where the fewest bytes cross.
         end = _end_of_run(numbers[:high], first, period)
-        crossing = [live[first + at : end : period].mean() for at in range(period)
-                    if (end - first - at) // period >= max(count - 1, LEAST_LAYERS)] or [0]  # fmt: skip
+        crossing = [
+            live[first + at : end : period].mean()
+            for at in range(period)
+            if (end - first - at) // period >= max(count - 1, LEAST_LAYERS)
+        ] or [0]
         first += int(np.argmin(crossing))
         count = (end - first) // period
         size = int(sizes[first : first + period].sum())
@@ -333,21 +339,30 @@ def _parts(
     returned = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
     last = {
         atom: number
-        for number, eqns in enumerate(pieces) for eqn in eqns for atom in eqn.invars if isinstance(atom, core.Var)
-    }  # fmt: skip
+        for number, eqns in enumerate(pieces)
+        for eqn in eqns
+        for atom in eqn.invars
+        if isinstance(atom, core.Var)
+    }
     for number, eqns in enumerate(pieces):
         writes = tuple(
-            var for eqn in eqns for var in eqn.outvars
+            var
+            for eqn in eqns
+            for var in eqn.outvars
             if not is_dropped(var) and (var in returned or last.get(var, -1) > number)
-        )  # fmt: skip
+        )
         free = free_variables(eqns)
         own = [var for var in free if var in constants]
         reads = tuple(var for var in free if var not in constants)
         effects = frozenset[Any]().union(*(eqn.effects for eqn in eqns))
         program = jaxpr.replace(
-            constvars=own, invars=list(reads), outvars=list(writes), eqns=list(eqns), effects=effects,
+            constvars=own,
+            invars=list(reads),
+            outvars=list(writes),
+            eqns=list(eqns),
+            effects=effects,
             debug_info=jaxpr.debug_info.with_unknown_names(),
-        )  # fmt: skip
+        )
         places = {var: place for place, var in enumerate([*own, *reads])}
         form = (tuple(id(constants[var]) for var in own), len(reads), forms.body(eqns, writes, places))
         yield CalledEquations(

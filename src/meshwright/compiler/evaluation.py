@@ -59,15 +59,28 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep
     mark = next(eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p)
     body = flat_loss(mark)
     if any(eqn.primitive is gradient_p for eqn in body.jaxpr.eqns):
-        raise InputError(Problem(
-            what=f"{getattr(fun, '__name__', 'the function')} calls grad or value_and_grad",
-            why="what follows a training step only runs forward", fix="give it a method of its own", field="method",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"{getattr(fun, '__name__', 'the function')} calls grad or value_and_grad",
+                why="what follows a training step only runs forward",
+                fix="give it a method of its own",
+                field="method",
+            )
+        )
     return TracedStep(
-        jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=body.jaxpr, wrt=(), mark=mark, before=(), after=(),
-        batch=given.batch, micro_batches=1, in_tree=given.in_tree,
-        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
-    )  # fmt: skip
+        jaxpr=closed.jaxpr,
+        consts=tuple(closed.consts),
+        loss=body.jaxpr,
+        wrt=(),
+        mark=mark,
+        before=(),
+        after=(),
+        batch=given.batch,
+        micro_batches=1,
+        in_tree=given.in_tree,
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]),
+        reports=reports,
+    )
 
 
 def _problem(why: NotShared) -> Problem:
@@ -76,4 +89,4 @@ def _problem(why: NotShared) -> Problem:
         why="results of micro-batches are joined along their samples, added, compared, or computed from such",
         fix='return it per sample, say loss="mean" or loss="sum", or take num_micro_batches=1',
         field="num_micro_batches",
-    )  # fmt: skip
+    )

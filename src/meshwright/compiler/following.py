@@ -126,25 +126,40 @@ def followed_places(
         if jax.tree.structure(mine) != jax.tree.structure(theirs):
             return False
         pairs = zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True)
-        return all(shapes[one] == (source.jaxpr.invars[other].aval.shape, source.jaxpr.invars[other].aval.dtype)
-                   for one, other in pairs)  # fmt: skip
+        return all(
+            shapes[one] == (source.jaxpr.invars[other].aval.shape, source.jaxpr.invars[other].aval.dtype)
+            for one, other in pairs
+        )
 
     if reads is not None:
         chosen = reads(*held)
-        chosen = (chosen,) if len(beside) == 1 and not same(beside, list(chosen) if isinstance(chosen, tuple)
-                                                            else chosen) else tuple(chosen)  # fmt: skip
+        chosen = (
+            (chosen,)
+            if len(beside) == 1 and not same(beside, list(chosen) if isinstance(chosen, tuple) else chosen)
+            else tuple(chosen)
+        )
         pairs = list(zip(beside, chosen, strict=False))
         if len(chosen) != len(beside) or not all(same(one, other) for one, other in pairs):
-            raise InputError(Problem(
-                what=f"reads gives {str(jax.tree.structure(chosen))[:200]} for {name}",
-                why=f"it takes {str(jax.tree.structure(tuple(beside)))[:200]} of the same shapes, beside its batch",
-                fix="return from reads what the function is called with", field="reads",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"reads gives {str(jax.tree.structure(chosen))[:200]} for {name}",
+                    why=f"it takes {str(jax.tree.structure(tuple(beside)))[:200]} of the same shapes, beside its batch",
+                    fix="return from reads what the function is called with",
+                    field="reads",
+                )
+            )
     else:
-        differentiated = {source.jaxpr.invars.index(atom) for atom in (source.mark.invars[at] for at in source.wrt)
-                          if isinstance(atom, core.Var) and atom in source.jaxpr.invars}  # fmt: skip
-        parts = [part for number, tree in enumerate(held) for part in _parts(tree)
-                 if not set(jax.tree.leaves(part)) & set(source.batch)]  # fmt: skip
+        differentiated = {
+            source.jaxpr.invars.index(atom)
+            for atom in (source.mark.invars[at] for at in source.wrt)
+            if isinstance(atom, core.Var) and atom in source.jaxpr.invars
+        }
+        parts = [
+            part
+            for number, tree in enumerate(held)
+            for part in _parts(tree)
+            if not set(jax.tree.leaves(part)) & set(source.batch)
+        ]
         pairs = []
         for one in beside:
             found = [part for part in parts if same(one, part)]
@@ -153,16 +168,22 @@ def followed_places(
             best = max(found, key=lambda part: len(differentiated & set(jax.tree.leaves(part))), default=None)
             if best is not None and (several or differentiated & set(jax.tree.leaves(best))):
                 pairs.append((one, best))
-    matched = {one: other for mine, theirs in pairs
-               for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True)}  # fmt: skip
+    matched = {
+        one: other
+        for mine, theirs in pairs
+        for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True)
+    }
     matched = {one: other for one, other in matched.items() if one not in samples}
     if not matched:
-        raise InputError(Problem(
-            what=f"no argument of {name} is a part of the training step's state",
-            why="it follows the parameters that it is given to their devices, and finds them by structure and shapes",
-            fix="pass a part of the state as it is, or say which: reads=lambda state, batch: state.params",
-            field="method",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"no argument of {name} is a part of the training step's state",
+                why="it follows the parameters that it is given to their devices, and finds them by structure"
+                " and shapes",
+                fix="pass a part of the state as it is, or say which: reads=lambda state, batch: state.params",
+                field="method",
+            )
+        )
     return matched
 
 
@@ -253,8 +274,11 @@ class _Home:
         return found
 
     def problem(self, what: str, one: int, other: int) -> InputError:
-        return InputError(Problem(
-            what=f"{what} of the function reads parameters of mesh {min(one, other)} and of mesh {max(one, other)}",
-            why="parameters stay where they are, and the function goes from mesh to mesh",
-            fix="reduce the parameters of each stage by themselves, or gather them: numpy.asarray", field="method",
-        ))  # fmt: skip
+        return InputError(
+            Problem(
+                what=f"{what} of the function reads parameters of mesh {min(one, other)} and of mesh {max(one, other)}",
+                why="parameters stay where they are, and the function goes from mesh to mesh",
+                fix="reduce the parameters of each stage by themselves, or gather them: numpy.asarray",
+                field="method",
+            )
+        )

@@ -69,8 +69,10 @@ class _Forward:
     def _forward(self, k: int, unit: int) -> None:
         stage, mesh = self.stages[k], self.meshes[k]
         if k:
-            values = [(("carried", k - 1, i, unit), var.aval, self._carried(mesh, var))
-                      for i, var in enumerate(stage.carried_in)]  # fmt: skip
+            values = [
+                (("carried", k - 1, i, unit), var.aval, self._carried(mesh, var))
+                for i, var in enumerate(stage.carried_in)
+            ]
             self.out.receive(mesh, self.meshes[k - 1], f"RECV_F{k}.{unit}", values)
         reads = [
             *(self.operands.of_loss(mesh, operand, unit, ValueRole.PARAMETER) for operand in stage.parameters),
@@ -79,10 +81,12 @@ class _Forward:
         ]
         outputs = stage.program.jaxpr.outvars[len(stage.carried_out) :]
         writes = [
-            *(self.out.new(mesh, ("carried", k, i, unit), var.aval, self._carried(mesh, var))
-              for i, var in enumerate(stage.carried_out)),
+            *(
+                self.out.new(mesh, ("carried", k, i, unit), var.aval, self._carried(mesh, var))
+                for i, var in enumerate(stage.carried_out)
+            ),
             *(self.out.new(mesh, ("result", place, unit), outputs[i].aval) for i, place in enumerate(stage.results)),
-        ]  # fmt: skip
+        ]
         self.out.run(mesh, f"F{k}", f"F{k}.{unit}", reads, writes)
         if k + 1 < len(self.stages):
             keys = [("carried", k, i, unit) for i in range(len(stage.carried_out))]
@@ -116,8 +120,9 @@ class _Forward:
                 spec = self.out.buffers[self.out.at(homes[0], ("value", var))].spec
                 self.out.send(homes[0], mesh, "results", [("value", var)])
                 self.out.receive(mesh, homes[0], "results", [(("value", var), var.aval, spec)])
-            reads.append(self.out.at(mesh, ("value", var)) if homes
-                         else self.operands.value(mesh, var, None, ValueRole.OTHER))  # fmt: skip
+            reads.append(
+                self.out.at(mesh, ("value", var)) if homes else self.operands.value(mesh, var, None, ValueRole.OTHER)
+            )
         self.out.executables["results"] = piece(self.step.jaxpr, eqns, inputs, made)
         writes = [self.out.new(mesh, ("value", var), var.aval) for var in made]
         self.out.run(mesh, "results", "results", reads, writes)

@@ -80,10 +80,9 @@ def _marked(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> A
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         (seed,) = jax.tree.leaves(cotangent)
         found = [
-            _scaled(by_place[place], seed) if place in by_place
-            else np.zeros(np.shape(leaf), jax.dtypes.float0)
+            _scaled(by_place[place], seed) if place in by_place else np.zeros(np.shape(leaf), jax.dtypes.float0)
             for place, leaf in enumerate(flat)
-        ]  # fmt: skip
+        ]
         return tuple(jax.tree.unflatten(tree, found))
 
     results = jax.tree.unflatten(jax.tree.structure(shapes), outputs)

@@ -99,12 +99,12 @@ class DeviceGrid:
             raise InputError(
                 Problem(
                     what=f"tp {tensor} x cp {inner // tensor} x dp {data} with etp {expert_tensor} x ep {expert}"
-                         + (f" and shard groups of {shard_group}" if shard_group else ""),
+                    + (f" and shard groups of {shard_group}" if shard_group else ""),
                     why="ranks are counted from the innermost, and each group holds whole groups of those inside it",
                     fix="degrees that are powers of two",
                     field="plan",
                 )
-            )  # fmt: skip
+            )
         steps = [(within, outer // within) for within, outer in pairwise(borders)][::-1]
         names = _names([(_kind(start, tensor, inner), size) for start, size in steps])
 

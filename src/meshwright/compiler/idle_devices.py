@@ -45,10 +45,15 @@ def _repeated(step: TracedStep, shardings: Sequence[MeshSharding], meshes: Seque
         return []
     batch = samples * step.micro_batches
     fits = [n for n in range(1, batch + 1) if batch % n == 0 and batch // n % ranks == 0]
-    fix = f"num_micro_batches={min(fits, key=lambda n: abs(n - step.micro_batches))}" if fits else (
-        f"a batch of {-(-batch // (ranks * step.micro_batches)) * ranks * step.micro_batches}")  # fmt: skip
-    return [f"micro-batches of {samples} samples are not shared by {ranks} data ranks: every device computes all of"
-            f" each; {fix} would share them"]  # fmt: skip
+    fix = (
+        f"num_micro_batches={min(fits, key=lambda n: abs(n - step.micro_batches))}"
+        if fits
+        else (f"a batch of {-(-batch // (ranks * step.micro_batches)) * ranks * step.micro_batches}")
+    )
+    return [
+        f"micro-batches of {samples} samples are not shared by {ranks} data ranks: every device computes all of"
+        f" each; {fix} would share them"
+    ]
 
 
 def _undivided(shardings: Sequence[MeshSharding]) -> list[str]:
@@ -79,5 +84,7 @@ def _uncut(stages: Sequence[CutStage]) -> list[str]:
     if not inside or most <= UNEVEN * total / len(stages):
         return []
     line, name = line_of(eqn), eqn.primitive.name
-    return [f"stage {index} of {len(stages)} computes {most / total:.0%} of the loss, in one {name} that is not cut"
-            f"{f' ({line})' if line else ''}; one around each layer can be"]  # fmt: skip
+    return [
+        f"stage {index} of {len(stages)} computes {most / total:.0%} of the loss, in one {name} that is not cut"
+        f"{f' ({line})' if line else ''}; one around each layer can be"
+    ]

@@ -39,17 +39,22 @@ def opened(closed: core.ClosedJaxpr, calls: Collection[str] = CALLS) -> core.Clo
     eqns = _opened_body(jaxpr, names, constants, calls)
     return core.ClosedJaxpr(
         jaxpr.replace(
-            constvars=list(constants), eqns=eqns, outvars=[_named(atom, names) for atom in jaxpr.outvars],
+            constvars=list(constants),
+            eqns=eqns,
+            outvars=[_named(atom, names) for atom in jaxpr.outvars],
             debug_info=jaxpr.debug_info.with_unknown_names(),
         ),
         list(constants.values()),
-    )  # fmt: skip
+    )
 
 
 def _opened_body(
-    jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any], calls: Collection[str],
+    jaxpr: core.Jaxpr,
+    names: dict[core.Var, Any],
+    constants: dict[core.Var, Any],
+    calls: Collection[str],
     caller: core.JaxprEqn | None = None,
-) -> list[core.JaxprEqn]:  # fmt: skip
+) -> list[core.JaxprEqn]:
     """Equations of a body with the bodies of its calls in their place.
 
     Args:
@@ -107,11 +112,15 @@ def piece(
     effects = frozenset().union(*(eqn.effects for eqn in eqns)) if eqns else frozenset()
     return core.ClosedJaxpr(
         jaxpr.replace(
-            constvars=[], invars=list(inputs), outvars=list(outputs), eqns=list(eqns), effects=effects,
+            constvars=[],
+            invars=list(inputs),
+            outvars=list(outputs),
+            eqns=list(eqns),
+            effects=effects,
             debug_info=jaxpr.debug_info.with_unknown_names(),
         ),
         (),
-    )  # fmt: skip
+    )
 
 
 def free_variables(eqns: Sequence[core.JaxprEqn]) -> list[core.Var]:

@@ -66,11 +66,14 @@ def layer_ends(body: Body, layers: int, shares: Sequence[float] | None = None) -
     by_hand = marked_ends(body)
     if by_hand:
         if layers > len(by_hand):
-            raise InputError(Problem(
-                what=f"{layers} stages for a loss of {len(by_hand)} layers",
-                why="layer_boundary says where it may be cut",
-                fix=f"at most {len(by_hand)} stages, or more ends of layers", field="num_stages",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"{layers} stages for a loss of {len(by_hand)} layers",
+                    why="layer_boundary says where it may be cut",
+                    fix=f"at most {len(by_hand)} stages, or more ends of layers",
+                    field="num_stages",
+                )
+            )
         allowed = np.isin(np.arange(1, count), by_hand)
         crossing = np.where(allowed, crossing, np.inf)
     slack = SLACK

@@ -285,10 +285,17 @@ class Parting:
                 start, limit = [0] * len(atom.aval.shape), list(atom.aval.shape)
                 start[0], limit[0] = low, high
                 self.add(
-                    _helper(reader, jax.lax.slice_p, [given], part, start_indices=tuple(start),
-                            limit_indices=tuple(limit), strides=None),
+                    _helper(
+                        reader,
+                        jax.lax.slice_p,
+                        [given],
+                        part,
+                        start_indices=tuple(start),
+                        limit_indices=tuple(limit),
+                        strides=None,
+                    ),
                     (place, low / bounds[-1]),
-                )  # fmt: skip
+                )
                 found.append(part)
             self._sliced[atom, bounds] = tuple(found)
         return self._sliced[atom, bounds]
@@ -313,10 +320,13 @@ class Parting:
         made: list[list[core.Var]] = [[] for _ in eqn.outvars]
         for (low, high), invars in zip(spans(bounds), zip(*read, strict=True) if read else (), strict=True):
             outvars = [
-                var if is_dropped(var) or (tie.combines and len(bounds) == 2)
-                else core.Var(var.aval) if tie.combines else _part_of(var, high - low)
+                var
+                if is_dropped(var) or (tie.combines and len(bounds) == 2)
+                else core.Var(var.aval)
+                if tie.combines
+                else _part_of(var, high - low)
                 for var in eqn.outvars
-            ]  # fmt: skip
+            ]
             for own_made, var in zip(made, outvars, strict=True):
                 own_made.append(var)
             params = _params(eqn, high - low)

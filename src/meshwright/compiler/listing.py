@@ -40,9 +40,13 @@ class Listing:
             for name, closed in program.executables.items()
         }
         bare = StepProgram(
-            lists=program.lists, executables={}, buffers=program.buffers, feeds=program.feeds,
-            outcomes=program.outcomes, inexact=program.inexact,
-        )  # fmt: skip
+            lists=program.lists,
+            executables={},
+            buffers=program.buffers,
+            feeds=program.feeds,
+            outcomes=program.outcomes,
+            inexact=program.inexact,
+        )
         return cls(program=bare, executables=prints)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,8 +88,9 @@ class Listing:
             )
             return cls(program=program, executables=dict(data["executables"]))
         except (KeyError, TypeError, ValueError) as wrong:
-            raise _unreadable(f"the lists cannot be read: {type(wrong).__name__} {wrong}",
-                              "all of what was saved is needed") from wrong  # fmt: skip
+            raise _unreadable(
+                f"the lists cannot be read: {type(wrong).__name__} {wrong}", "all of what was saved is needed"
+            ) from wrong
 
     @classmethod
     def load(cls, path: str | Path) -> Listing:
@@ -171,8 +176,10 @@ def _told(program: StepProgram, mesh: int) -> list[str]:
 
 
 def _without_defaults(one: Instruction) -> dict[str, Any]:
-    return {"op": str(one.op), **{name: value for name, value in asdict(one).items() if name != "op" and value not in
-                                  (None, ())}}  # fmt: skip
+    return {
+        "op": str(one.op),
+        **{name: value for name, value in asdict(one).items() if name != "op" and value not in (None, ())},
+    }
 
 
 def _instruction(data: Mapping[str, Any]) -> Instruction:

@@ -76,11 +76,14 @@ class ListBuilder:
                 buffers[slot] = self.new(mesh, ("between", len(self.buffers)), held.aval, held.spec)
             self.lists[mesh].append(
                 Instruction(
-                    op=Op.RUN, label=label, executable=call.executable, part=f"{number}/{len(calls)}",
+                    op=Op.RUN,
+                    label=label,
+                    executable=call.executable,
+                    part=f"{number}/{len(calls)}",
                     reads=tuple(buffers[slot] for slot in call.reads),
                     writes=tuple(buffers[slot] for slot in call.writes),
                 )
-            )  # fmt: skip
+            )
 
     def send(self, source: int, target: int, label: str, keys: Sequence[Key]) -> None:
         """Add SEND; nothing for no values.
@@ -140,10 +143,14 @@ class ListBuilder:
         for mesh, part in parts.items():
             self.lists[mesh].append(
                 Instruction(
-                    op=Op.ALLREDUCE, label=label, reads=(part,), writes=(self.new(mesh, key, aval, spec),),
-                    group=tuple(parts), combine=combine,
+                    op=Op.ALLREDUCE,
+                    label=label,
+                    reads=(part,),
+                    writes=(self.new(mesh, key, aval, spec),),
+                    group=tuple(parts),
+                    combine=combine,
                 )
-            )  # fmt: skip
+            )
 
 
 def with_frees(instructions: Sequence[Instruction], kept: set[int | None]) -> list[Instruction]:

@@ -65,10 +65,12 @@ def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates
     schedule = schedule_named(name)
     if schedule.averages and schedule.chains > 1:
         raise UnsupportedError(
-            what=f"{name} does not run with your own training step", field="schedule", code="MW411",
+            what=f"{name} does not run with your own training step",
+            field="schedule",
+            code="MW411",
             why="your step has one state, and each replica of the model has its own",
             fix=f"{schedule.name}, or `meshwright run` with a model of the library",
-        )  # fmt: skip
+        )
     chunks = chunks or schedule.fewest_chunks(max(workers, 2), micro_batches)
     made = schedule.updates(workers, micro_batches, chunks, updates)
     # To a stage, parts of a micro-batch's samples are smaller micro-batches; parts of its sequence are not.
@@ -166,9 +168,16 @@ def _with_versions(
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
     step = tasks.step
     versioned = VersionedUpdates(
-        step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices, layouts,
+        step,
+        tasks.programs,
+        tasks.copies[0].tolist(),
+        tasks.out,
+        tasks.operands,
+        shardings,
+        devices,
+        layouts,
         step.micro_batches // step.updates,
-    )  # fmt: skip
+    )
     for task in in_rounds(table):
         if table.kind[task] == Kind.OPT:
             stage = int(table.stage[task])
@@ -214,22 +223,32 @@ def check_stages(
     problems = []
     depth = table.placement.stages // table.placement.chains
     if depth != len(programs):
-        problems.append(Problem(
-            what=f"a schedule of {depth} stages for a loss cut into {len(programs)}",
-            why="every stage of the schedule runs one part of the loss", field="schedule",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"a schedule of {depth} stages for a loss cut into {len(programs)}",
+                why="every stage of the schedule runs one part of the loss",
+                field="schedule",
+            )
+        )
     if table.segments > 1 and not sliced:
         problems.append(_SEGMENTS)
     elif sum(table.micro_batches) != step.micro_batches * table.segments:
-        problems.append(Problem(
-            what=f"a schedule of {sum(table.micro_batches) // table.segments} micro-batches for {step.micro_batches}",
-            why="every micro-batch enters the pipeline once", field="schedule",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"a schedule of {sum(table.micro_batches) // table.segments} micro-batches"
+                f" for {step.micro_batches}",
+                why="every micro-batch enters the pipeline once",
+                field="schedule",
+            )
+        )
     for kind in sorted(table.kinds - RUNS):
-        problems.append(Problem(
-            what=f"a schedule with {Kind(kind).name} tasks",
-            why="forward, backward (whole or in two parts), recomputation, redundant forwards and updates compile",
-            fix="another schedule", field="schedule",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"a schedule with {Kind(kind).name} tasks",
+                why="forward, backward (whole or in two parts), recomputation, redundant forwards and updates compile",
+                fix="another schedule",
+                field="schedule",
+            )
+        )
     if problems:
         raise InputError(problems)

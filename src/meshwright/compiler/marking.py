@@ -105,8 +105,11 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
     places = tuple(len(loss.consts) + place for place in wrt)
     jaxpr, given = _with_constants_given(loss), [*loss.consts, *flat]
     # What a loss hands through, such as a module's state that it leaves alone, is no result of it.
-    handed = {at: given[jaxpr.invars.index(atom)] for at, atom in enumerate(jaxpr.outvars)
-              if at and isinstance(atom, core.Var) and atom in jaxpr.invars}  # fmt: skip
+    handed = {
+        at: given[jaxpr.invars.index(atom)]
+        for at, atom in enumerate(jaxpr.outvars)
+        if at and isinstance(atom, core.Var) and atom in jaxpr.invars
+    }
     kept = [at for at in range(len(jaxpr.outvars)) if at not in handed]
     jaxpr = jaxpr.replace(outvars=[jaxpr.outvars[at] for at in kept], debug_info=jaxpr.debug_info.with_unknown_names())
     made = gradient_p.bind(*given, loss=jaxpr, consts=len(loss.consts), wrt=places)
@@ -114,9 +117,7 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
     return [results[at] for at in range(len(results))], list(made[len(kept) :])
 
 
-def grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[..., Any]:  # fmt: skip
+def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """`jax.grad`, marked for `parallelize`; the same function everywhere else.
 
     Args:

@@ -126,23 +126,52 @@ class ShardParallel(Method):
             if value is not None and not value > 0
         ]
         if self.link_latency_s is not None and self.link_latency_s < 0:
-            wrong.append(Problem(what=f"link_latency_s = {self.link_latency_s}", why="no collective ends before it"
-                                 " begins", fix="link_latency_s=0", field="link_latency_s"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"link_latency_s = {self.link_latency_s}",
+                    why="no collective ends before it begins",
+                    fix="link_latency_s=0",
+                    field="link_latency_s",
+                )
+            )
         shape = self.mesh_shape
         if shape is not None and (not 1 <= len(shape) <= 3 or min(shape) < 1):
-            wrong.append(Problem(what=f"mesh_shape = {shape}", why="a logical mesh has 1 to 3 axes of devices",
-                                 fix="mesh_shape=(2, 4)", field="mesh_shape"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"mesh_shape = {shape}",
+                    why="a logical mesh has 1 to 3 axes of devices",
+                    fix="mesh_shape=(2, 4)",
+                    field="mesh_shape",
+                )
+            )
         ranks = self.data_ranks
         if ranks is not None and ranks < 2:
-            wrong.append(Problem(what=f"data_ranks = {ranks}", why="samples are shared between two ranks or more",
-                                 fix="data_ranks=2, or leave it out", field="data_ranks"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"data_ranks = {ranks}",
+                    why="samples are shared between two ranks or more",
+                    fix="data_ranks=2, or leave it out",
+                    field="data_ranks",
+                )
+            )
         elif ranks is not None and shape and shape[0] != ranks:
-            wrong.append(Problem(what=f"data_ranks = {ranks} with mesh_shape = {shape}", field="data_ranks",
-                                 why="data ranks lie along the first axis of the mesh",
-                                 fix=f"data_ranks={shape[0]}"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"data_ranks = {ranks} with mesh_shape = {shape}",
+                    field="data_ranks",
+                    why="data ranks lie along the first axis of the mesh",
+                    fix=f"data_ranks={shape[0]}",
+                )
+            )
         if self.hosts is not None and isinstance(stated_hosts(self.hosts), Islands):
-            wrong.append(Problem(what="hosts of several kinds", why="an operator is split over equal devices",
-                                 fix="hosts of one kind, or method=Auto(hosts=...)", field="hosts"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what="hosts of several kinds",
+                    why="an operator is split over equal devices",
+                    fix="hosts of one kind, or method=Auto(hosts=...)",
+                    field="hosts",
+                )
+            )
         if wrong:
             raise InputError(wrong)
 
@@ -176,9 +205,14 @@ class ShardParallel(Method):
         ranks = self.data_ranks
         if self.mesh_shape is None and ranks is not None:
             if devices % ranks:
-                raise InputError(Problem(what=f"data_ranks = {ranks} on {devices} devices", field="data_ranks",
-                                         why="all ranks have as many devices",
-                                         fix=f"data_ranks={devices}, or other devices"))  # fmt: skip
+                raise InputError(
+                    Problem(
+                        what=f"data_ranks = {ranks} on {devices} devices",
+                        field="data_ranks",
+                        why="all ranks have as many devices",
+                        fix=f"data_ranks={devices}, or other devices",
+                    )
+                )
             return [(devices,) if ranks == devices else (ranks, devices // ranks)]
         if self.mesh_shape is None:
             return [(devices,), *((n, devices // n) for n in range(2, devices) if devices % n == 0)]
@@ -229,21 +263,42 @@ class PipeshardParallel(Method):
         ]
         if isinstance(self.num_stages, str):
             if str(self.num_stages) != "auto":
-                wrong.append(Problem(what=f'num_stages = "{self.num_stages}"', why='it is a number or "auto"',
-                                     fix='num_stages="auto"', field="num_stages"))  # fmt: skip
+                wrong.append(
+                    Problem(
+                        what=f'num_stages = "{self.num_stages}"',
+                        why='it is a number or "auto"',
+                        fix='num_stages="auto"',
+                        field="num_stages",
+                    )
+                )
             if (self.chunks or 1) > 1:
-                wrong.append(Problem(what=f'chunks = {self.chunks} with num_stages = "auto"',
-                                     why='with "auto" each mesh holds one stage',
-                                     fix="chunks=1, or a number of stages", field="chunks"))  # fmt: skip
+                wrong.append(
+                    Problem(
+                        what=f'chunks = {self.chunks} with num_stages = "auto"',
+                        why='with "auto" each mesh holds one stage',
+                        fix="chunks=1, or a number of stages",
+                        field="chunks",
+                    )
+                )
             wrong += _too_many(self.hosts, self.devices)
         elif self.hosts is not None:
-            wrong.append(Problem(what=f"hosts with num_stages = {self.num_stages}", why="stages of given number take"
-                                 " equal parts of the devices", fix='num_stages="auto"', field="hosts"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"hosts with num_stages = {self.num_stages}",
+                    why="stages of given number take equal parts of the devices",
+                    fix='num_stages="auto"',
+                    field="hosts",
+                )
+            )
         if self.updates is not None and (self.updates < 1 or self.num_micro_batches % self.updates):
-            wrong.append(Problem(
-                what=f"updates = {self.updates} with num_micro_batches = {self.num_micro_batches}",
-                why="all updates have the same number of micro-batches", fix="updates=1", field="updates",
-            ))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"updates = {self.updates} with num_micro_batches = {self.num_micro_batches}",
+                    why="all updates have the same number of micro-batches",
+                    fix="updates=1",
+                    field="updates",
+                )
+            )
         if self.zero not in (0, 1, 2, 3):
             wrong.append(Problem(what=f"zero = {self.zero}", why="ZeRO has stages 0 to 3", fix="zero=2", field="zero"))
         if wrong:
@@ -284,9 +339,14 @@ class PipeshardParallel(Method):
             return {"data": devices}
         grid = self.grid.grid
         if grid.devices != devices:
-            raise InputError(Problem(what=f"a grid of {grid.devices} devices on {devices} devices of a stage",
-                                     why="every device has its place in the grid", fix="a grid of the stage's devices",
-                                     field="grid"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"a grid of {grid.devices} devices on {devices} devices of a stage",
+                    why="every device has its place in the grid",
+                    fix="a grid of the stage's devices",
+                    field="grid",
+                )
+            )
         return dict(grid.sizes)
 
 
@@ -330,8 +390,9 @@ class Auto(Method):
         return StageSpace(
             micro_batches=(self.num_micro_batches,) if self.num_micro_batches else None,
             recompute=(True, False) if self.recompute is None else (self.recompute,),
-            reductions="micro-batch", most_stages=self.most_stages,
-        )  # fmt: skip
+            reductions="micro-batch",
+            most_stages=self.most_stages,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,8 +409,14 @@ class FollowParallel(Method):
     def __post_init__(self) -> None:
         Method.__post_init__(self)
         if self.devices is not None:
-            raise InputError(Problem(what="devices of a function that follows a step", why="it runs where the step's"
-                                     " state is", fix="leave devices out", field="devices"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what="devices of a function that follows a step",
+                    why="it runs where the step's state is",
+                    fix="leave devices out",
+                    field="devices",
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

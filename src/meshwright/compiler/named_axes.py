@@ -28,10 +28,16 @@ def _same(values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
 
 
 ALONE: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], list[Any]]] = {
-    "psum": _same, "pmax": _same, "pmin": _same, "psum_invariant": _same, "pvary": _same,
-    "all_gather": _gathered, "all_gather_invariant": _gathered, "reduce_scatter": _scattered,
+    "psum": _same,
+    "pmax": _same,
+    "pmin": _same,
+    "psum_invariant": _same,
+    "pvary": _same,
+    "all_gather": _gathered,
+    "all_gather_invariant": _gathered,
+    "reduce_scatter": _scattered,
     "axis_index": lambda values, params: [jnp.zeros((), jnp.int32)],
-}  # fmt: skip
+}
 """What collectives make of the value of the only member."""
 
 
@@ -66,5 +72,6 @@ def is_alone(eqn: core.JaxprEqn, axes: Collection[str]) -> bool:
         what=f"{eqn.primitive.name} over an axis of jax.pmap" + (f": {line}" if line else ""),
         why="a step is one program for the whole batch, so that such an axis has one member; sums, means, largest,"
         " smallest and gathered values over it are those of the whole batch, this is not",
-        fix="the same without the axis, or inside of jax.shard_map", field=eqn.primitive.name,
-    )  # fmt: skip
+        fix="the same without the axis, or inside of jax.shard_map",
+        field=eqn.primitive.name,
+    )

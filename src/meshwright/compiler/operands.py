@@ -199,9 +199,8 @@ class Operands:
         key = ("constant", id(atom) if isinstance(atom, core.Literal) else atom)
         if (mesh, key) not in self.out.ids:
             value = (
-                atom.val if isinstance(atom, core.Literal)
-                else self.step.consts[self.step.jaxpr.constvars.index(atom)]
-            )  # fmt: skip
+                atom.val if isinstance(atom, core.Literal) else self.step.consts[self.step.jaxpr.constvars.index(atom)]
+            )
             name = f"constant{len(self.out.executables)}"
             self.out.executables[name] = jax.make_jaxpr(lambda: [jnp.asarray(value, atom.aval.dtype)])()
             self.out.run(mesh, name, name, [], [self.out.new(mesh, key, atom.aval)])
@@ -211,8 +210,13 @@ class Operands:
         """A value that equations before the mark make, once or for each micro-batch."""
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)
-        of_batch = any(self.place_of.get(one) in self.step.batch or one is self.step.number or one in self.totals
-                       or one in self.phases for one in inputs)  # fmt: skip
+        of_batch = any(
+            self.place_of.get(one) in self.step.batch
+            or one is self.step.number
+            or one in self.totals
+            or one in self.phases
+            for one in inputs
+        )
         newer = any((self.stage, self.place_of.get(one)) in self.renewed for one in inputs)
         version = (self.stage, self.version) if newer else 0
         key = ("before", var, unit if of_batch else None, version)

@@ -68,8 +68,11 @@ def _opened(eqn: core.JaxprEqn) -> list[core.JaxprEqn]:
     inner = opened(core.ClosedJaxpr(eqn.params["jaxpr"], ())).jaxpr
     names: dict[Any, Any] = dict(zip(inner.invars, eqn.invars, strict=True))
     eqns = [_renamed(one, names) for one in inner.eqns]
-    back = {names[atom]: var for atom, var in zip(inner.outvars, eqn.outvars, strict=True)
-            if isinstance(atom, core.Var) and not is_dropped(var)}  # fmt: skip
+    back = {
+        names[atom]: var
+        for atom, var in zip(inner.outvars, eqn.outvars, strict=True)
+        if isinstance(atom, core.Var) and not is_dropped(var)
+    }
     made = {var for one in eqns for var in one.outvars}
     if len(back) < sum(not is_dropped(var) for var in eqn.outvars) or not set(back) <= made:
         return [eqn]  # a result that is an operand, a number, or the same as another
@@ -89,9 +92,14 @@ def _renamed(eqn: core.JaxprEqn, names: dict[Any, Any]) -> core.JaxprEqn:
 
 
 def _parted(
-    flat: core.Jaxpr, checkpoint: core.JaxprEqn, eqns: Sequence[core.JaxprEqn], stage_of: dict[int, int],
-    light: Collection[int], loops: Collection[int], read: Collection[core.Var],
-) -> list[core.JaxprEqn]:  # fmt: skip
+    flat: core.Jaxpr,
+    checkpoint: core.JaxprEqn,
+    eqns: Sequence[core.JaxprEqn],
+    stage_of: dict[int, int],
+    light: Collection[int],
+    loops: Collection[int],
+    read: Collection[core.Var],
+) -> list[core.JaxprEqn]:
     """A checkpoint as one for every stage, with loops over layers between them.
 
     Args:
@@ -150,14 +158,16 @@ def _with_names_of_its_own(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """A program whose variables are no others': parts repeat equations."""
     names: dict[Any, Any] = {var: core.Var(var.aval) for var in jaxpr.invars}
     eqns = [_renamed(eqn, names) for eqn in jaxpr.eqns]
-    return jaxpr.replace(invars=[names[var] for var in jaxpr.invars], eqns=eqns,
-                         outvars=[names[var] for var in jaxpr.outvars])  # fmt: skip
+    return jaxpr.replace(
+        invars=[names[var] for var in jaxpr.invars], eqns=eqns, outvars=[names[var] for var in jaxpr.outvars]
+    )
 
 
 def _rounds_as_checkpoints(eqn: core.JaxprEqn, checkpoint: core.JaxprEqn) -> core.JaxprEqn:
     """A loop whose rounds run again in its backward, as the checkpoint around it did."""
     body = eqn.params["jaxpr"]
-    again = jax.checkpoint(core.jaxpr_as_fun(body), policy=checkpoint.params["policy"],
-                           prevent_cse=checkpoint.params["prevent_cse"])  # fmt: skip
+    again = jax.checkpoint(
+        core.jaxpr_as_fun(body), policy=checkpoint.params["policy"], prevent_cse=checkpoint.params["prevent_cse"]
+    )
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in body.jaxpr.invars]
     return eqn.replace(params={**eqn.params, "jaxpr": jax.make_jaxpr(again)(*shapes)})

@@ -92,9 +92,16 @@ class _Cut:
     """The calls of one executable."""
 
     def __init__(
-        self, own: PartedPrograms, layout: Layout, name: str, closed: core.ClosedJaxpr,
-        parts: Sequence[CalledEquations], reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int,
-    ) -> None:  # fmt: skip
+        self,
+        own: PartedPrograms,
+        layout: Layout,
+        name: str,
+        closed: core.ClosedJaxpr,
+        parts: Sequence[CalledEquations],
+        reads: Sequence[PlacedValue],
+        writes: Sequence[PlacedValue],
+        sums: int,
+    ) -> None:
         self.own, self.layout, self.name, self.closed, self.parts, self.sums = own, layout, name, closed, parts, sums
         invars, outvars = closed.jaxpr.invars, closed.jaxpr.outvars
         self.operands, self.first_sum = len(invars), len(outvars) - sums
@@ -144,9 +151,11 @@ class _Cut:
         places |= {var: -1 - place for place, var in enumerate(part.writes)}
         arranged = tuple(places.get(atom, id(atom)) if isinstance(atom, core.Var) else id(atom) for atom in atoms)
         made = _PartProgram(
-            program=program, reads=[self.held[slot] for slot in reads], writes=[self.held[slot] for slot in slots],
+            program=program,
+            reads=[self.held[slot] for slot in reads],
+            writes=[self.held[slot] for slot in slots],
             sums=len(summed),
-        )  # fmt: skip
+        )
         executable = self.own.named(self.name, (part.form, arranged), self.layout, made)
         return PartCall(executable=executable, reads=(*reads, *before), writes=tuple(slots), between=between)
 
@@ -162,7 +171,9 @@ def _returning(
     own = [var for var in foreign if var in constants]
     more = [var for var in foreign if var not in constants]
     made = jaxpr.replace(
-        constvars=[*jaxpr.constvars, *own], invars=[*jaxpr.invars, *more], outvars=list(atoms),
+        constvars=[*jaxpr.constvars, *own],
+        invars=[*jaxpr.invars, *more],
+        outvars=list(atoms),
         debug_info=jaxpr.debug_info.with_unknown_names(),
-    )  # fmt: skip
+    )
     return core.ClosedJaxpr(made, [*program.consts, *(constants[var] for var in own)]), more

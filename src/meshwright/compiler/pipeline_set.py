@@ -76,11 +76,14 @@ class PipelineSet(Method):
         Method.__post_init__(self)
         numbers = [number for one in self.pipelines for worker in one.workers for number in worker.devices]
         if not numbers or len(set(numbers)) != len(numbers):
-            raise InputError(Problem(
-                what=f"{len(numbers)} places for {len(set(numbers))} devices",
-                why="a device belongs to one worker of one pipeline", field="pipelines",
-                fix="other numbers of devices",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"{len(numbers)} places for {len(set(numbers))} devices",
+                    why="a device belongs to one worker of one pipeline",
+                    field="pipelines",
+                    fix="other numbers of devices",
+                )
+            )
 
     @property
     def own_meshes(self) -> frozenset[AbstractMesh]:

@@ -82,17 +82,24 @@ def traced_part(
     step, batch = step_of_samples(fun, arguments, batch_argnums=batch_argnums, samples=samples, mean=mean)
     joined = [place for place, join in enumerate(step.joins) if join.how is How.JOINED]
     if joined:
-        raise InputError(Problem(
-            what=f"the loss returns an array per sample (result {joined[0]}) under pipelines of unlike micro-batches",
-            why="results of micro-batches of several sizes are added, not joined", field="loss",
-            fix="return a sum or a count, or method=PipeshardParallel(...)",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"the loss returns an array per sample (result {joined[0]})"
+                " under pipelines of unlike micro-batches",
+                why="results of micro-batches of several sizes are added, not joined",
+                field="loss",
+                fix="return a sum or a count, or method=PipeshardParallel(...)",
+            )
+        )
     if layer_loops(step.loss, step.wrt):
-        raise InputError(Problem(
-            what="a loss that loops over stacked layers under a plan of unlike stages",
-            why="each pipeline cuts the stack at other rows, and the state has one form",
-            fix="write the layers one by one, or method=PipeshardParallel(...)", field="loss",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what="a loss that loops over stacked layers under a plan of unlike stages",
+                why="each pipeline cuts the stack at other rows, and the state has one form",
+                fix="write the layers one by one, or method=PipeshardParallel(...)",
+                field="loss",
+            )
+        )
     if mean:
         step = _weighted(step, samples / batch)
     return _in_order(replace(step, micro_batches=micro_batches))
@@ -107,13 +114,19 @@ def _in_order(step: TracedStep) -> TracedStep:
     place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
     atoms = [step.mark.invars[operand] for operand in step.wrt]
     if not all(isinstance(atom, core.Var) and atom in place_of for atom in atoms):
-        raise InputError(Problem(
-            what="gradients of values that are made of the state, under a plan of unlike stages", field="step",
-            why="pipelines know weights by their place in the state", fix="take the gradient of parts of the state",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what="gradients of values that are made of the state, under a plan of unlike stages",
+                field="step",
+                why="pipelines know weights by their place in the state",
+                fix="take the gradient of parts of the state",
+            )
+        )
     chosen = sorted(range(len(step.wrt)), key=lambda number: place_of[atoms[number]])
-    order = [*(step.wrt[number] for number in chosen),
-             *(place for place in range(len(step.mark.invars)) if place not in step.wrt)]  # fmt: skip
+    order = [
+        *(step.wrt[number] for number in chosen),
+        *(place for place in range(len(step.mark.invars)) if place not in step.wrt),
+    ]
     results = len(step.loss.outvars)
     mark = step.mark.replace(
         invars=[step.mark.invars[place] for place in order],
@@ -153,11 +166,14 @@ def cut_part(step: TracedStep, depth: int, first: int) -> tuple[TracedStep, tupl
     def ends(body: Any) -> Sequence[int]:
         marked = marked_ends(body) or (len(body.spine),)
         if len(marked) != depth:
-            raise InputError(Problem(
-                what=f"a loss of {len(marked)} marked stages for a pipeline of {depth}",
-                why="stages of a planned pipeline end where layer_boundary stands", field="plan",
-                fix="mark the end of every stage but the last",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"a loss of {len(marked)} marked stages for a pipeline of {depth}",
+                    why="stages of a planned pipeline end where layer_boundary stands",
+                    field="plan",
+                    fix="mark the end of every stage but the last",
+                )
+            )
         return marked
 
     cut = staged(step, ends)
@@ -180,8 +196,11 @@ def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) ->
     out = ListBuilder(sum(len(part.meshes) for part in parts))
     shardings = [one for part in parts for one in part.shardings]
     devices = [mesh.size for part in parts for mesh in part.meshes]
-    layouts = [PartitionedLayout(step=part.step, sharding=sharding, devices=mesh.size)
-               for part in parts for sharding, mesh in zip(part.shardings, part.meshes, strict=True)]  # fmt: skip
+    layouts = [
+        PartitionedLayout(step=part.step, sharding=sharding, devices=mesh.size)
+        for part in parts
+        for sharding, mesh in zip(part.shardings, part.meshes, strict=True)
+    ]
     operands = _operands(parts, out, shardings, devices)
     meshes = list(accumulate((len(part.meshes) for part in parts), initial=0))
     units = list(accumulate((part.micro_batches for part in parts), initial=0))

@@ -63,8 +63,9 @@ def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[
     waiting, done, given = list(reductions), set[int](), list[core.Var]()
     found: list[tuple[list[core.JaxprEqn], list[Reduction], list[core.Var]]] = []
     while waiting:
-        needed = {id(one): [eqn for part in one.parts.values() for eqn in ancestors(part, made, eqns)]
-                  for one in waiting}  # fmt: skip
+        needed = {
+            id(one): [eqn for part in one.parts.values() for eqn in ancestors(part, made, eqns)] for one in waiting
+        }
         ready = [one for one in waiting if not (results - set(given)) & _read(needed[id(one)])]
         chosen = {id(eqn) for one in ready for eqn in needed[id(one)]} - done
         own = [eqn for eqn in eqns if id(eqn) in chosen]
@@ -163,8 +164,11 @@ def _in_order(eqns: Sequence[core.JaxprEqn]) -> list[core.JaxprEqn]:
         stack = [eqn]
         while stack:
             one = stack[-1]
-            missing = [made[atom] for atom in one.invars if isinstance(atom, core.Var) and atom in made
-                       and id(made[atom]) not in placed]  # fmt: skip
+            missing = [
+                made[atom]
+                for atom in one.invars
+                if isinstance(atom, core.Var) and atom in made and id(made[atom]) not in placed
+            ]
             if missing:
                 stack += missing
             else:

@@ -95,14 +95,23 @@ def replayed_method(plan: MethodPlan, devices: Sequence[Any]) -> Method:
         InputError: the devices are too few, or the plan names what is not there.
     """
     if plan.devices > len(devices):
-        raise InputError(Problem(
-            what=f"the plan is for {plan.devices} devices, {len(devices)} are here",
-            why="every mesh has devices of its own", field="devices",
-            fix=f"{plan.devices} devices, or the method itself for {len(devices)}",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"the plan is for {plan.devices} devices, {len(devices)} are here",
+                why="every mesh has devices of its own",
+                field="devices",
+                fix=f"{plan.devices} devices, or the method itself for {len(devices)}",
+            )
+        )
     if plan.method not in METHODS:
-        raise InputError(Problem(what=f'a plan of the method "{plan.method}"', why=f"known are {', '.join(METHODS)}",
-                                 fix="save the plan of a compiled step again", field="plan"))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f'a plan of the method "{plan.method}"',
+                why=f"known are {', '.join(METHODS)}",
+                fix="save the plan of a compiled step again",
+                field="plan",
+            )
+        )
     settings = dict(plan.settings)
     if settings.get("num_stages") == "auto":
         settings["num_stages"] = max(1, len(plan.stage_ends))
@@ -113,10 +122,14 @@ def replayed_method(plan: MethodPlan, devices: Sequence[Any]) -> Method:
     try:
         return METHODS[plan.method](devices=tuple(devices[: plan.devices]), **settings)
     except TypeError as wrong:
-        raise InputError(Problem(
-            what=f"settings of the plan cannot be used: {wrong}", why=f"{plan.method} takes others", field="plan",
-            fix="save the plan of a compiled step again",
-        )) from None  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"settings of the plan cannot be used: {wrong}",
+                why=f"{plan.method} takes others",
+                field="plan",
+                fix="save the plan of a compiled step again",
+            )
+        ) from None
 
 
 def check_replayed(plan: MethodPlan, made: MethodPlan | StagesPlan | None) -> None:
@@ -131,7 +144,11 @@ def check_replayed(plan: MethodPlan, made: MethodPlan | StagesPlan | None) -> No
     """
     if not isinstance(made, MethodPlan) or (made.step, made.whole) != (plan.step, plan.whole):
         now = made.step if isinstance(made, MethodPlan) else "compiled in another form"
-        raise InputError(Problem(
-            what=f"the plan is of another step: {plan.step}, this one is {now}", field="plan",
-            why="a plan holds for one model, on batches of one shape", fix="compile this step under the method",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"the plan is of another step: {plan.step}, this one is {now}",
+                field="plan",
+                why="a plan holds for one model, on batches of one shape",
+                fix="compile this step under the method",
+            )
+        )

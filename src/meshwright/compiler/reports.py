@@ -169,10 +169,11 @@ class _Body:
             outvars: its results.
         """
         return self.jaxpr.replace(
-            eqns=self.eqns, outvars=list(outvars),
+            eqns=self.eqns,
+            outvars=list(outvars),
             effects=frozenset(self.jaxpr.effects) - _gone(self.jaxpr.eqns, self.eqns),
             debug_info=self.jaxpr.debug_info.with_unknown_names(),
-        )  # fmt: skip
+        )
 
     def _place(self, atom: Any) -> Read:
         """Where a value is among those that are read."""
@@ -195,8 +196,11 @@ class _Body:
         behind = body.taken_out() if name == "jaxpr" or self.behind else ()
         wanted = _wanted(behind, body.read)
         outside: dict[Any, Any] = dict(zip(flat.jaxpr.invars, eqn.invars, strict=True))
-        outside |= {atom: var for atom, var in zip(results, eqn.outvars, strict=False)
-                    if isinstance(atom, core.Var) and atom not in outside and not is_dropped(var)}  # fmt: skip
+        outside |= {
+            atom: var
+            for atom, var in zip(results, eqn.outvars, strict=False)
+            if isinstance(atom, core.Var) and atom not in outside and not is_dropped(var)
+        }
         more = [atom for atom in wanted if atom not in outside]
         outside |= {atom: core.Var(atom.aval) for atom in more}
         outvars = [*eqn.outvars[: len(results)], *(outside[atom] for atom in more), *eqn.outvars[len(results) :]]
@@ -223,14 +227,20 @@ class _Body:
             several = _of_all_rounds(
                 piece(flat.jaxpr, behind, given, list(made)), [atom in rows for atom in given], length
             )
-            outside = {var: rows.get(atom, every.get(atom))
-                       for var, atom in zip(several.jaxpr.invars, given, strict=True)}  # fmt: skip
-            outside |= {var: core.Literal(np.asarray(value), var.aval)
-                        for var, value in zip(several.jaxpr.constvars, several.consts, strict=True)}  # fmt: skip
+            outside = {
+                var: rows.get(atom, every.get(atom)) for var, atom in zip(several.jaxpr.invars, given, strict=True)
+            }
+            outside |= {
+                var: core.Literal(np.asarray(value), var.aval)
+                for var, value in zip(several.jaxpr.constvars, several.consts, strict=True)
+            }
             self._inlined(several.jaxpr.eqns, outside)
             rows |= {atom: outside[var] for atom, var in zip(made, several.jaxpr.outvars, strict=True)}
-        self._inside(body, [rows[atom] for atom in body.read],
-                     rounds=range(length)[::-1] if eqn.params["reverse"] else range(length))  # fmt: skip
+        self._inside(
+            body,
+            [rows[atom] for atom in body.read],
+            rounds=range(length)[::-1] if eqn.params["reverse"] else range(length),
+        )
 
     def taken_out(self) -> list[core.JaxprEqn]:
         """Equations that prints and callbacks alone read, no longer part of the program, in order.
@@ -334,8 +344,10 @@ def _with_zeros(
 
     def same(*given: Any) -> list[Any]:
         made = core.jaxpr_as_fun(branch)(*given)
-        others = [made[results:] if one == number else [jnp.zeros(aval.shape, aval.dtype) for aval in own]
-                  for one, own in enumerate(reads)]  # fmt: skip
+        others = [
+            made[results:] if one == number else [jnp.zeros(aval.shape, aval.dtype) for aval in own]
+            for one, own in enumerate(reads)
+        ]
         return [*made[:results], *(value for own in others for value in own)]
 
     return jax.make_jaxpr(same)(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in branch.in_avals))

@@ -29,8 +29,12 @@ def plan_text(path: str | Path) -> str:
         InputError: there is no such file, or it is not text.
     """
     if not Path(path).is_file():
-        raise InputError(what=f"there is no file {path}", why="a plan is read from it",
-                         fix="the path that plan.save wrote", field="plan")  # fmt: skip
+        raise InputError(
+            what=f"there is no file {path}",
+            why="a plan is read from it",
+            fix="the path that plan.save wrote",
+            field="plan",
+        )
     return read_text(path, "saved plan", max_bytes=MAX_BYTES)
 
 

@@ -119,9 +119,7 @@ def parted_loss(
     jaxpr = loss.replace(
         invars=invars, eqns=writing.eqns, outvars=outvars, debug_info=loss.debug_info.with_unknown_names()
     )
-    return PartedLoss(
-        jaxpr=jaxpr, wrt=tuple(differentiated), bounds=tuple(bounds), origins=tuple(writing.origins)
-    )  # fmt: skip
+    return PartedLoss(jaxpr=jaxpr, wrt=tuple(differentiated), bounds=tuple(bounds), origins=tuple(writing.origins))
 
 
 def by_layer(loss: core.Jaxpr, wrt: Sequence[int]) -> PartedLoss:
@@ -171,8 +169,11 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
         if bounds is not None and isinstance(atom, core.Var) and atom not in samples
     }
     gradient_of = dict(zip(step.wrt, step.gradients, strict=True))
-    known.update((gradient_of[place], bounds) for place, bounds in enumerate(loss.bounds)
-                 if bounds is not None and place in gradient_of)  # fmt: skip
+    known.update(
+        (gradient_of[place], bounds)
+        for place, bounds in enumerate(loss.bounds)
+        if bounds is not None and place in gradient_of
+    )
     spread_partition([*step.before, *step.after], known, samples)
     writing = Parting(known)
     inputs = [writing.operand(var) if var in known else (var,) for var in step.jaxpr.invars]
@@ -189,33 +190,49 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
     for operand, gradient in zip(step.wrt, step.gradients, strict=True):
         results += writing.operand(gradient) if loss.bounds[operand] is not None else (gradient,)
     mark = step.mark.replace(
-        invars=operands, outvars=results,
+        invars=operands,
+        outvars=results,
         params={"loss": loss.jaxpr, "consts": step.mark.params["consts"], "wrt": loss.wrt},
-    )  # fmt: skip
+    )
     writing.add(mark, (here, 0.0))
     for place, eqn in enumerate(step.after, here + 1):
         writing.write(eqn, place)
-    outputs = [writing.parts.get(atom, (atom,)) if isinstance(atom, core.Var) else (atom,)
-               for atom in step.jaxpr.outvars]  # fmt: skip
+    outputs = [
+        writing.parts.get(atom, (atom,)) if isinstance(atom, core.Var) else (atom,) for atom in step.jaxpr.outvars
+    ]
     jaxpr = step.jaxpr.replace(
-        invars=[var for own in inputs for var in own], outvars=[atom for own in outputs for atom in own],
-        eqns=writing.eqns, debug_info=step.jaxpr.debug_info.with_unknown_names(),
-    )  # fmt: skip
+        invars=[var for own in inputs for var in own],
+        outvars=[atom for own in outputs for atom in own],
+        eqns=writing.eqns,
+        debug_info=step.jaxpr.debug_info.with_unknown_names(),
+    )
     before, after = around_mark(jaxpr, mark)
     starts = np.cumsum([0, *(len(own) for own in inputs)])
     stacking = Stacking(
-        in_tree=step.in_tree, out_tree=step.out_tree,
+        in_tree=step.in_tree,
+        out_tree=step.out_tree,
         inputs=tuple(_several(known.get(var)) for var in step.jaxpr.invars),
-        outputs=tuple(_several(known[atom]) if isinstance(atom, core.Var) and atom in writing.parts else None
-                      for atom in step.jaxpr.outvars),
-    )  # fmt: skip
+        outputs=tuple(
+            _several(known[atom]) if isinstance(atom, core.Var) and atom in writing.parts else None
+            for atom in step.jaxpr.outvars
+        ),
+    )
     several = any([*stacking.inputs, *stacking.outputs])
     return replace(
-        step, jaxpr=jaxpr, loss=loss.jaxpr, wrt=loss.wrt, mark=mark, before=before, after=after,
-        batch=tuple(int(starts[place]) for place in step.batch), stacking=stacking if several else None, whole=step,
+        step,
+        jaxpr=jaxpr,
+        loss=loss.jaxpr,
+        wrt=loss.wrt,
+        mark=mark,
+        before=before,
+        after=after,
+        batch=tuple(int(starts[place]) for place in step.batch),
+        stacking=stacking if several else None,
+        whole=step,
         wholes={var: int(starts[place]) for var, place in step.wholes.items()},
-        in_tree=tree_in_parts(step.in_tree, stacking.inputs), out_tree=tree_in_parts(step.out_tree, stacking.outputs),
-    )  # fmt: skip
+        in_tree=tree_in_parts(step.in_tree, stacking.inputs),
+        out_tree=tree_in_parts(step.out_tree, stacking.outputs),
+    )
 
 
 def _several(bounds: Bounds | None) -> Bounds | None:
@@ -250,8 +267,10 @@ def _write_loop(writing: Parting, eqn: core.JaxprEqn, place: int, bounds: Bounds
     for number, (low, high) in reversed(parts) if reverse else parts:
         is_last = number == (0 if reverse else len(parts) - 1)
         after = [var if is_last else core.Var(var.aval) for var in eqn.outvars[:carried]]
-        out = [var if is_dropped(var) else core.Var(var.aval.update(shape=(high - low, *var.aval.shape[1:])))
-               for var in eqn.outvars[carried:]]  # fmt: skip
+        out = [
+            var if is_dropped(var) else core.Var(var.aval.update(shape=(high - low, *var.aval.shape[1:])))
+            for var in eqn.outvars[carried:]
+        ]
         params = {**eqn.params, "length": high - low, "unroll": max(1, min(eqn.params["unroll"], high - low))}
         writing.add(
             eqn.replace(

@@ -126,9 +126,15 @@ def results_apart(step: TracedStep) -> TracedStep:
 
 
 def _shared(
-    fun: Callable[..., Any], given: Flattened, step: TracedStep, micro_batches: int, updates: int, *, behind: bool,
+    fun: Callable[..., Any],
+    given: Flattened,
+    step: TracedStep,
+    micro_batches: int,
+    updates: int,
+    *,
+    behind: bool,
     meeting: bool,
-) -> TracedStep:  # fmt: skip
+) -> TracedStep:
     """A step on one micro-batch, that computes with all of them what it does with the whole batch."""
     if 1 < updates == micro_batches:
         # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
@@ -174,11 +180,14 @@ def step_of_samples(
 def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedStep:
     """A step that is done several times in one call; the numbers it returns are averaged, counts are added."""
     if updates > 1 and step.wholes:
-        raise InputError(Problem(
-            what="the update reads the batch itself, and there are several updates in a step",
-            why="every update is made with its own part of the batch",
-            fix="another schedule, or return what the update needs from the loss (has_aux=True)", field="schedule",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what="the update reads the batch itself, and there are several updates in a step",
+                why="every update is made with its own part of the batch",
+                fix="another schedule, or return what the update needs from the loss (has_aux=True)",
+                field="schedule",
+            )
+        )
     numbers = [jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in step.loss.outvars]
     joins = tuple(
         replace(join, updates=updates) if join.how is How.ADDED and number else join
@@ -197,20 +206,29 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int, *, reports_be
     found, mark = mark, with_constants_inside(mark, before)
     jaxpr = closed.jaxpr.replace(eqns=[mark if eqn is found else eqn for eqn in closed.jaxpr.eqns])
     return TracedStep(
-        jaxpr=jaxpr, consts=tuple(closed.consts), loss=flat_loss(mark).jaxpr, wrt=tuple(mark.params["wrt"]),
-        mark=mark, before=before, after=after, batch=given.batch, micro_batches=1, in_tree=given.in_tree,
-        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
-    )  # fmt: skip
+        jaxpr=jaxpr,
+        consts=tuple(closed.consts),
+        loss=flat_loss(mark).jaxpr,
+        wrt=tuple(mark.params["wrt"]),
+        mark=mark,
+        before=before,
+        after=after,
+        batch=given.batch,
+        micro_batches=1,
+        in_tree=given.in_tree,
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]),
+        reports=reports,
+    )
 
 
 def _not_shared_problem(why: NotShared) -> Problem:
     return Problem(
         what=f"micro-batches would not compute what the whole batch does: {why.placed}",
         why="gradients of micro-batches are added, and what they add up to has to be the gradient of the batch",
-        fix='num_micro_batches=1; or, where the loss of each micro-batch by itself is meant, say what is done with'
+        fix="num_micro_batches=1; or, where the loss of each micro-batch by itself is meant, say what is done with"
         ' them: loss="mean" or loss="sum"',
         field="num_micro_batches",
-    )  # fmt: skip
+    )
 
 
 class LossReader:
@@ -264,10 +282,12 @@ def _with_gradients_used(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     read = {atom for eqn in jaxpr.eqns for atom in eqn.invars if isinstance(atom, core.Var)}
     read |= {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
     return core.ClosedJaxpr(
-        jaxpr.replace(eqns=[_used_part(eqn, read) if eqn.primitive is gradient_p else eqn for eqn in jaxpr.eqns],
-                      debug_info=jaxpr.debug_info.with_unknown_names()),
+        jaxpr.replace(
+            eqns=[_used_part(eqn, read) if eqn.primitive is gradient_p else eqn for eqn in jaxpr.eqns],
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        ),
         closed.consts,
-    )  # fmt: skip
+    )
 
 
 def _used_part(mark: core.JaxprEqn, read: Collection[core.Var]) -> core.JaxprEqn:
@@ -289,13 +309,15 @@ def _check_weights(jaxpr: core.Jaxpr, mark: core.JaxprEqn, batch: Sequence[int],
     for eqn in jaxpr.eqns:
         if of_batch & {atom for atom in eqn.invars if isinstance(atom, core.Var)}:
             of_batch.update(eqn.outvars)
-    if any(mark.invars[place] in of_batch for place in mark.params["wrt"]
-           if isinstance(mark.invars[place], core.Var)):  # fmt: skip
-        raise NotStaged(Problem(
-            what=f"{start_of(fun)} takes a gradient with respect to samples",
-            why="gradients of micro-batches are added, which is right for weights that all of them share",
-            fix="take the gradient with respect to weights", field=getattr(fun, "__name__", "the step"),
-        ))  # fmt: skip
+    if any(mark.invars[place] in of_batch for place in mark.params["wrt"] if isinstance(mark.invars[place], core.Var)):
+        raise NotStaged(
+            Problem(
+                what=f"{start_of(fun)} takes a gradient with respect to samples",
+                why="gradients of micro-batches are added, which is right for weights that all of them share",
+                fix="take the gradient with respect to weights",
+                field=getattr(fun, "__name__", "the step"),
+            )
+        )
 
 
 def _mark_of(closed: core.ClosedJaxpr, fun: Callable[..., Any]) -> core.JaxprEqn:

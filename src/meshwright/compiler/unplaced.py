@@ -106,10 +106,14 @@ def _check_rules(jaxpr: core.Jaxpr, inside: Mapping[str, Any] | None = None) -> 
             if is_of_one_rank(eqn, inside):
                 continue
             line = line_of(eqn)
-            raise NotStaged(Problem(
-                what="a shard_map holds a function with a derivative of its own" + (f": {line}" if line else ""),
-                why="the rule is written for its ranks", fix="the same without shard_map", field="shard_map",
-            ))  # fmt: skip
+            raise NotStaged(
+                Problem(
+                    what="a shard_map holds a function with a derivative of its own" + (f": {line}" if line else ""),
+                    why="the rule is written for its ranks",
+                    fix="the same without shard_map",
+                    field="shard_map",
+                )
+            )
         for inner in programs_of(eqn):
             _check_rules(inner, eqn.params if eqn.primitive.name == "shard_map" else inside)
 

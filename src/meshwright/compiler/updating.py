@@ -56,9 +56,10 @@ class Updating:
         self.decided = homes or {}
         pairs = zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False)
         self.replaced = {
-            new: old for place, (old, new) in reversed(list(enumerate(pairs)))
+            new: old
+            for place, (old, new) in reversed(list(enumerate(pairs)))
             if isinstance(new, core.Var) and old.aval.shape == new.aval.shape and place not in step.batch
-        }  # fmt: skip
+        }
         """Of an output, the input that it replaces: same place, same shape."""
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
@@ -116,10 +117,11 @@ class Updating:
             name = f"update{number}"
             split = {var: held for var in part.outputs if (held := self._updated_part(part.mesh, var)) is not None}
             writes = [
-                self.out.new(part.mesh, ("part", var), var.aval, split[var].spec) if var in split
+                self.out.new(part.mesh, ("part", var), var.aval, split[var].spec)
+                if var in split
                 else self.out.new(part.mesh, ("value", var), var.aval, self._state_spec(part.mesh, var))
                 for var in part.outputs
-            ]  # fmt: skip
+            ]
             values = zip((*reads, *writes), (*part.inputs, *part.outputs), strict=True)
             placed = [self._placed(buffer, var) for buffer, var in values]
             layout = PartitionedLayout(step=step, sharding=self.shardings[part.mesh], devices=self.devices[part.mesh])
@@ -135,9 +137,13 @@ class Updating:
         return ValueRole.PARAMETER if var in self.operand_of else ValueRole.STATE
 
     def _fetch(
-        self, mesh: int, wanted: Sequence[core.Var], home: Mapping[core.Var, int],
-        readers: Mapping[core.Var, Sequence[int]], label: str,
-    ) -> None:  # fmt: skip
+        self,
+        mesh: int,
+        wanted: Sequence[core.Var],
+        home: Mapping[core.Var, int],
+        readers: Mapping[core.Var, Sequence[int]],
+        label: str,
+    ) -> None:
         """Bring values to a mesh; to all that read them at once."""
         together: dict[tuple[int, tuple[int, ...]], list[core.Var]] = defaultdict(list)
         for var in wanted:

@@ -138,10 +138,13 @@ class _Walk:
             self._problem(mesh, self.program.lists[mesh][places[mesh]], "waits for a message that nobody sends")
         unread = [channel for channel, messages in self.channels.items() if messages]
         self.problems += [
-            Problem(what=f"mesh {source} sends mesh {target} what it never receives", why="every SEND has its RECV",
-                    field="program")
+            Problem(
+                what=f"mesh {source} sends mesh {target} what it never receives",
+                why="every SEND has its RECV",
+                field="program",
+            )
             for source, target in unread
-        ]  # fmt: skip
+        ]
         returned = {outcome.buffer for outcome in self.program.outcomes}
         for mesh, live in enumerate(self.live):
             left = sorted(live - returned)

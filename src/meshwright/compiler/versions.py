@@ -125,8 +125,10 @@ class VersionedUpdates:
         reduced = {step.gradients[place]: ("gradient", k, step.wrt[place], number) for place in places}
         name = f"gradients{k}"
         self.out.executables[name] = layout.totals(places, [1] * len(places), self.parts)
-        writes = [self.out.new(mesh, reduced[var], var.aval, layout.gradient(operand).spec)
-                  for var, operand in ((step.gradients[place], step.wrt[place]) for place in places)]  # fmt: skip
+        writes = [
+            self.out.new(mesh, reduced[var], var.aval, layout.gradient(operand).spec)
+            for var, operand in ((step.gradients[place], step.wrt[place]) for place in places)
+        ]
         self.out.run(mesh, name, f"{name}.{number}", [self.out.at(mesh, sums[var]) for var in reduced], writes)
         return reduced
 
@@ -158,11 +160,15 @@ class VersionedUpdates:
         shared = {operand: stages for operand, stages in readers.items() if len(stages) > 1}
         if shared:
             operand, stages = min(shared.items())
-            raise InputError(Problem(
-                what=f"{self._name(operand)} is used by stages {' and '.join(map(str, stages))}",
-                why="gradients of both stages would be summed before each update, but stages update on their own here",
-                fix=_FIX, field="schedule",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"{self._name(operand)} is used by stages {' and '.join(map(str, stages))}",
+                    why="gradients of both stages would be summed before each update, but stages update on their own"
+                    " here",
+                    fix=_FIX,
+                    field="schedule",
+                )
+            )
         return {
             var: readers[operand][0] if operand in readers else 0
             for operand, var in zip(step.wrt, step.gradients, strict=True)
@@ -188,12 +194,15 @@ class VersionedUpdates:
         for place in states:
             stages = {self._stage_of_gradient[var] for var in self._gradients(place)}
             if len(stages) > 1:
-                raise InputError(Problem(
-                    what=f"the update adds up numbers of stages {', '.join(map(str, sorted(stages)))}",
-                    why="with several versions of the weights every stage updates by itself, as soon as its own"
-                    " gradients are there", fix=f"leave out the norm over all gradients, or take {_FIX}",
-                    field="schedule",
-                ))  # fmt: skip
+                raise InputError(
+                    Problem(
+                        what=f"the update adds up numbers of stages {', '.join(map(str, sorted(stages)))}",
+                        why="with several versions of the weights every stage updates by itself, as soon as its own"
+                        " gradients are there",
+                        fix=f"leave out the norm over all gradients, or take {_FIX}",
+                        field="schedule",
+                    )
+                )
             if stages:
                 home[place] = stages.pop()
             else:
@@ -208,11 +217,14 @@ class VersionedUpdates:
             while wanted:
                 foreign = {place for place in wanted if place not in everywhere and home[place] != k}
                 if foreign:
-                    raise InputError(Problem(
-                        what=f"stage {k} reads state that stage {home[min(foreign)]} updates",
-                        why="with several versions of the weights every stage keeps and updates its own state",
-                        fix=_FIX, field="schedule",
-                    ))  # fmt: skip
+                    raise InputError(
+                        Problem(
+                            what=f"stage {k} reads state that stage {home[min(foreign)]} updates",
+                            why="with several versions of the weights every stage keeps and updates its own state",
+                            fix=_FIX,
+                            field="schedule",
+                        )
+                    )
                 own |= wanted
                 wanted = self._inputs([step.jaxpr.outvars[place] for place in own]) & set(states) - own
         return renewed, home
@@ -240,25 +252,37 @@ class VersionedUpdates:
             for new, old in zip(jax.tree.leaves(first), jax.tree.leaves(given), strict=True)
         )
         if not same:
-            raise InputError(Problem(
-                what="the step does not return the newer state first, as it took it", fix=_FIX, field="schedule",
-                why="one call does several updates, each on the state that the one before returned",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what="the step does not return the newer state first, as it took it",
+                    fix=_FIX,
+                    field="schedule",
+                    why="one call does several updates, each on the state that the one before returned",
+                )
+            )
         results = set(step.mark.outvars[: len(step.loss.outvars)])
         rest = step.jaxpr.outvars[self._state_leaves() :]
         if any(isinstance(atom, core.Var) and atom in self._made_by for atom in rest):
-            raise InputError(Problem(
-                what="the step returns what the update computes, beside the state",
-                why="one call does several updates", fix="return results of the loss only", field="schedule",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what="the step returns what the update computes, beside the state",
+                    why="one call does several updates",
+                    fix="return results of the loss only",
+                    field="schedule",
+                )
+            )
         places = self._state_leaves()
         reads = {var for place in range(places) for var in self._sources([step.jaxpr.outvars[place]])}
         if reads & results:
-            raise InputError(Problem(
-                what="the update reads results of the loss",
-                why="with several versions of the weights every stage updates by itself, and the loss is known to the"
-                " last", fix=_FIX, field="schedule",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what="the update reads results of the loss",
+                    why="with several versions of the weights every stage updates by itself, and the loss is known"
+                    " to the last",
+                    fix=_FIX,
+                    field="schedule",
+                )
+            )
 
     def _sources(self, atoms: Sequence[Any]) -> set[core.Var]:
         """Variables that some values are made of, none of which an equation around the loss makes."""
@@ -279,16 +303,21 @@ class VersionedUpdates:
         """One executable: the mean of the added gradients, and the equations of the update that this stage needs."""
         step, places = self.step, tuple(sorted(self.places_of[k]))
         outputs = [step.jaxpr.outvars[place] for place in places]
-        needed = {id(eqn) for atom in outputs if isinstance(atom, core.Var)
-                  for eqn in ancestors(atom, self._made_by, self._eqns)}  # fmt: skip
+        needed = {
+            id(eqn)
+            for atom in outputs
+            if isinstance(atom, core.Var)
+            for eqn in ancestors(atom, self._made_by, self._eqns)
+        }
         eqns = [eqn for eqn in self._eqns if id(eqn) in needed]
         free = dict.fromkeys(free_variables(eqns))
         free.update((atom, None) for atom in outputs if isinstance(atom, core.Var) and atom not in self._made_by)
         alone = core.jaxpr_as_fun(piece(step.jaxpr, eqns, list(free), outputs))
         summed = {
-            var for var, operand in zip(step.gradients, step.wrt, strict=True)
+            var
+            for var, operand in zip(step.gradients, step.wrt, strict=True)
             if any(operand in one.stage.parameters for one in self.programs)
-        }  # fmt: skip
+        }
         inputs = [var for var in free if var in summed or var not in step.gradients]
 
         parts = self.parts if self.layouts[self.meshes[k]].sum_is_gradient else 1
@@ -297,8 +326,9 @@ class VersionedUpdates:
             values = dict(zip(inputs, given, strict=True))
             # What no stage reads has no gradient.
             whole = [values[var] if var in values else jnp.zeros(var.aval.shape, var.aval.dtype) for var in free]
-            return alone(*(one / parts if var in summed and parts > 1 else one
-                           for var, one in zip(free, whole, strict=True)))  # fmt: skip
+            return alone(
+                *(one / parts if var in summed and parts > 1 else one for var, one in zip(free, whole, strict=True))
+            )
 
         program = jax.make_jaxpr(update)(*(shape_of(var) for var in inputs))
         return StageUpdate(places=places, inputs=tuple(inputs), program=program)

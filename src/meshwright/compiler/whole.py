@@ -46,15 +46,22 @@ def trace_whole(fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums
     """
     given = flattened(fun, arguments, batch_argnums, 1)
     closed, reports = traced_loss(fun, given.flat, given.shapes, gradients=False)
-    (mark,) = (
-        eqn for eqn in jax.make_jaxpr(marked_forward(list))().jaxpr.eqns if eqn.primitive is gradient_p
-    )  # fmt: skip
+    (mark,) = (eqn for eqn in jax.make_jaxpr(marked_forward(list))().jaxpr.eqns if eqn.primitive is gradient_p)
     return TracedStep(
-        jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=mark.params["loss"], wrt=(), mark=mark, before=(),
-        after=_needed(closed.jaxpr), batch=given.batch, micro_batches=1, in_tree=given.in_tree,
-        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
+        jaxpr=closed.jaxpr,
+        consts=tuple(closed.consts),
+        loss=mark.params["loss"],
+        wrt=(),
+        mark=mark,
+        before=(),
+        after=_needed(closed.jaxpr),
+        batch=given.batch,
+        micro_batches=1,
+        in_tree=given.in_tree,
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]),
+        reports=reports,
         mean=True,
-    )  # fmt: skip
+    )
 
 
 def lower_whole(
@@ -81,9 +88,11 @@ def lower_whole(
     given = set(given) - {outcome.input for outcome in outcomes}
     return StepProgram(
         lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
-        executables=out.executables, buffers=tuple(out.buffers), feeds=tuple(operands.feeds),
+        executables=out.executables,
+        buffers=tuple(out.buffers),
+        feeds=tuple(operands.feeds),
         outcomes=tuple(outcomes),
-    )  # fmt: skip
+    )
 
 
 def _needed(jaxpr: core.Jaxpr) -> tuple[core.JaxprEqn, ...]:

@@ -137,8 +137,9 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
     if sharding.has_tiles:
-        here, experts_here = (np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
-                              for shards in (sharding.shard, sharding.expert_shard))  # fmt: skip
+        here, experts_here = (
+            np.where(sharding.zero >= Z1, 1.0 / shards, 1.0) for shards in (sharding.shard, sharding.expert_shard)
+        )
         held = load.dense_parameters * here + load.expert_parameters * experts_here
         transient = transient + tile_bytes(sharding, held, precision)
     if sharding.has_travelling:

@@ -219,9 +219,15 @@ def _compressed(found: Extras, op: Linear, local: LocalGemm, columns: StrategyCo
 
 
 def add_payload(
-    found: Extras, columns: StrategyColumns, workload: Workload, rows: Array | float, width: Array | float, *,
-    expert: bool, times: Array | float = 1.0,
-) -> None:  # fmt: skip
+    found: Extras,
+    columns: StrategyColumns,
+    workload: Workload,
+    rows: Array | float,
+    width: Array | float,
+    *,
+    expert: bool,
+    times: Array | float = 1.0,
+) -> None:
     """Bytes that ranks send of the gradient of a matrix, where their plan compresses it.
 
     Args:

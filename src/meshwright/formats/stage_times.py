@@ -99,9 +99,7 @@ def read_stage_times(path: str | Path) -> StageTimes:
         return values
 
     given = {name: column(name) for name in OPTIONAL if name in cells}
-    return StageTimes(
-        forward_s=column("forward_s"), input_s=column("input_s"), weight_s=column("weight_s"), **given
-    )  # fmt: skip
+    return StageTimes(forward_s=column("forward_s"), input_s=column("input_s"), weight_s=column("weight_s"), **given)
 
 
 def _rows(text: str, path: str) -> list[Mapping[str, Any]]:

@@ -60,8 +60,11 @@ def mixed_partitions(
     extras = {"first_extra": first_extra, "last_extra": last_extra}
     cut = balanced_partition(weights, parts=workers, first_extra=first_extra, last_extra=last_extra)
     found = dict.fromkeys(_placements(weights, workers, most, **extras))
-    made = [MixedPartition(counts=counts, workers=holders, heaviest=max(_loads(weights, counts, holders, **extras)))
-            for holders in found if (counts := worker_cuts(weights, holders, **extras))]  # fmt: skip
+    made = [
+        MixedPartition(counts=counts, workers=holders, heaviest=max(_loads(weights, counts, holders, **extras)))
+        for holders in found
+        if (counts := worker_cuts(weights, holders, **extras))
+    ]
     kept: list[MixedPartition] = []
     lightest = cut.bottleneck
     for one in sorted(made, key=lambda one: (one.moved, one.heaviest)):

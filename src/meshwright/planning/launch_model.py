@@ -119,8 +119,10 @@ def with_stored_weights(launch: LaunchFile) -> LaunchFile:
     return replace(launch, workload={**launch.workload, "lora": own}, notes=(*launch.notes, note))
 
 
-_STORED = re.compile(r"(?i)(?:^|[-_.])(?:awq|gptq|hqq|bnb|w[48]a16)(?:[-_.]?(?:int)?[48](?:[-_.]?bit)?)?(?=[-_.]|$)"
-                     r"|(?:^|[-_.])(?:int[48]|[48]-?bit)(?=[-_.]|$)")  # fmt: skip
+_STORED = re.compile(
+    r"(?i)(?:^|[-_.])(?:awq|gptq|hqq|bnb|w[48]a16)(?:[-_.]?(?:int)?[48](?:[-_.]?bit)?)?(?=[-_.]|$)"
+    r"|(?:^|[-_.])(?:int[48]|[48]-?bit)(?=[-_.]|$)"
+)
 """What names of models say of weights that are stored quantized."""
 _OTHERWISE = re.compile(r"(?i)(?:^|[-_.])(?:aqlm|exl2|gguf|ggml|[23]-?bit|int[23])(?=[-_.]|$)")
 _CACHED = re.compile(r"^models--")

@@ -69,9 +69,12 @@ def changed_stages(job: Job, asked: Mapping[str, Any], seq_len: int, batch: int 
         for pipeline in plan.pipelines
     )
     used = sorted({run.strategy for one in pipelines for chunk in one.chunks() for run in chunk.runs})
-    found = ExecutionPlan(strategies=tuple(table[index] for index in used), pipelines=tuple(
-        replace(one, workers=tuple(_renumbered(worker, used) for worker in one.workers)) for one in pipelines
-    ))  # fmt: skip
+    found = ExecutionPlan(
+        strategies=tuple(table[index] for index in used),
+        pipelines=tuple(
+            replace(one, workers=tuple(_renumbered(worker, used) for worker in one.workers)) for one in pipelines
+        ),
+    )
     problems = plan_problems(found, job.model, seq_len)
     if problems:
         raise InputError(problems, code="MW231")

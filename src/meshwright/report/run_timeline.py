@@ -39,8 +39,9 @@ def run_timeline(
     return "\n".join([*lines, f"each column shows what runs in its middle; {words}"])
 
 
-def _cells(instructions: Sequence[TracedInstruction], moments: Sequence[TimedTask], end_s: float, room: int
-           ) -> Iterator[str]:  # fmt: skip
+def _cells(
+    instructions: Sequence[TracedInstruction], moments: Sequence[TimedTask], end_s: float, room: int
+) -> Iterator[str]:
     """The mark of each column of a mesh."""
     runs = [one for one in moments if str(instructions[one.place].op) == "RUN"]
     at = 0

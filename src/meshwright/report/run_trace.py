@@ -65,8 +65,11 @@ def run_trace(
         steps: moments of each mesh, by what the step is called: predicted, measured.
         compress: as gzip, with no date in it.
     """
-    events = [event for number, (name, moments) in enumerate(steps.items())
-              for event in _events(program, name, number * len(program.lists), moments)]  # fmt: skip
+    events = [
+        event
+        for number, (name, moments) in enumerate(steps.items())
+        for event in _events(program, name, number * len(program.lists), moments)
+    ]
     about = {"title": title, "step_s": {name: _end(moments) for name, moments in steps.items()}}
     body = json.dumps({"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, separators=(",", ":"))
     return gzip.compress(body.encode(), mtime=0) if compress else body.encode()

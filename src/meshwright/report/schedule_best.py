@@ -33,9 +33,13 @@ def best_schedule_page(run: Mapping[str, Any], timeline: Timeline) -> Renderable
     rows = sorted(run["candidates"], key=lambda seen: seen[sought] or float("inf"))
     for seen in rows:
         plain_row(
-            table, seen["name"], str(seen["v"]), _seconds(seen[sought]), _seconds(seen["bound_s"]),
+            table,
+            seen["name"],
+            str(seen["v"]),
+            _seconds(seen[sought]),
+            _seconds(seen["bound_s"]),
             seen["why_not"],
-        )  # fmt: skip
+        )
     return Group(TimelineText([schedule_picture(run, timeline)]), Text(), facts, Text(), table)
 
 

@@ -48,10 +48,14 @@ class WorkerDevices:
         except UnsupportedError:
             raise InputError(unknown_name("worker_devices", name, sorted(PLATFORMS))) from None
         if known.vendor not in VENDORS:
-            raise InputError(Problem(
-                what=f'worker_devices = "{name}", of {known.vendor}', field="worker_devices",
-                why=f"JAX runs here on devices of {', '.join(VENDORS)}", fix='worker_devices="cpu"',
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f'worker_devices = "{name}", of {known.vendor}',
+                    field="worker_devices",
+                    why=f"JAX runs here on devices of {', '.join(VENDORS)}",
+                    fix='worker_devices="cpu"',
+                )
+            )
         return cls(platform=VENDORS[known.vendor], kind=known.name)
 
     def resources(self, count: int) -> dict[str, float]:
@@ -107,11 +111,14 @@ class WorkerDevices:
             return [str(number) for number in range(first, first + count)]
         mine = listed.split(",")[first : first + count]
         if len(mine) < count:
-            raise InputError(Problem(
-                what=f"workers own {first + count} devices or more, and {VISIBLE[self.platform]}={listed}",
-                why="every device has one worker", fix="a method for fewer devices, or list more",
-                field="worker_devices",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"workers own {first + count} devices or more, and {VISIBLE[self.platform]}={listed}",
+                    why="every device has one worker",
+                    fix="a method for fewer devices, or list more",
+                    field="worker_devices",
+                )
+            )
         return mine
 
 
@@ -128,10 +135,14 @@ def owned_by(named: str | Sequence[str], workers: int, hosts: int) -> list[Worke
     """
     names = [named] * (workers // hosts) if isinstance(named, str) else list(named)
     if len(names) * hosts != workers:
-        raise InputError(Problem(
-            what=f"worker_devices names {len(names)} kinds for {workers // hosts} meshes", why="each mesh has one kind",
-            fix="one name, or as many as meshes", field="worker_devices",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"worker_devices names {len(names)} kinds for {workers // hosts} meshes",
+                why="each mesh has one kind",
+                fix="one name, or as many as meshes",
+                field="worker_devices",
+            )
+        )
     return [WorkerDevices.of(name) for name in names for _ in range(hosts)]
 
 
@@ -157,8 +168,12 @@ def worker_environments(
 
 def _bounds(count: int) -> str:
     if count not in CHIPS:
-        raise InputError(Problem(
-            what=f"a TPU worker of {count} chips", why=f"a process has {', '.join(map(str, CHIPS))} of them",
-            fix="meshes of 4 chips", field="worker_devices",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"a TPU worker of {count} chips",
+                why=f"a process has {', '.join(map(str, CHIPS))} of them",
+                fix="meshes of 4 chips",
+                field="worker_devices",
+            )
+        )
     return CHIPS[count]

@@ -38,26 +38,47 @@ def check_backend(
     if backend not in BACKENDS:
         wrong.append(unknown_name("backend", backend, BACKENDS))
     elif ray is not None and backend != "ray":
-        wrong.append(Problem(what=f'ray = "{ray}" with backend = "{backend}"', why="only Ray has a cluster's address",
-                             fix='backend="ray"', field="ray"))  # fmt: skip
+        wrong.append(
+            Problem(
+                what=f'ray = "{ray}" with backend = "{backend}"',
+                why="only Ray has a cluster's address",
+                fix='backend="ray"',
+                field="ray",
+            )
+        )
     if hosts < 1 or (hosts > 1 and backend == "local"):
-        wrong.append(Problem(what=f'hosts_per_mesh = {hosts} with backend = "{backend}"',
-                             why="it counts the workers of a mesh from 1, and this process is one",
-                             fix='backend="processes" or "ray", or hosts_per_mesh=1',
-                             field="hosts_per_mesh"))  # fmt: skip
+        wrong.append(
+            Problem(
+                what=f'hosts_per_mesh = {hosts} with backend = "{backend}"',
+                why="it counts the workers of a mesh from 1, and this process is one",
+                fix='backend="processes" or "ray", or hosts_per_mesh=1',
+                field="hosts_per_mesh",
+            )
+        )
     names = (worker_devices,) if isinstance(worker_devices, str) else tuple(worker_devices)
     if backend == "local" and set(names) != {CPU}:
-        wrong.append(Problem(what=f'worker_devices = "{", ".join(names)}" with backend = "local"',
-                             why="this process has the devices that JAX gives it", field="worker_devices",
-                             fix='backend="processes" or "ray", or leave worker_devices out'))  # fmt: skip
+        wrong.append(
+            Problem(
+                what=f'worker_devices = "{", ".join(names)}" with backend = "local"',
+                why="this process has the devices that JAX gives it",
+                field="worker_devices",
+                fix='backend="processes" or "ray", or leave worker_devices out',
+            )
+        )
     for name in names:
         try:
             WorkerDevices.of(name)
         except InputError as error:
             wrong += error.problems
     if not timeout_s > 0:
-        wrong.append(Problem(what=f"timeout_s = {timeout_s}", why="it is a time to wait", fix=f"timeout_s={TIMEOUT_S}",
-                             field="timeout_s"))  # fmt: skip
+        wrong.append(
+            Problem(
+                what=f"timeout_s = {timeout_s}",
+                why="it is a time to wait",
+                fix=f"timeout_s={TIMEOUT_S}",
+                field="timeout_s",
+            )
+        )
     if wrong:
         raise InputError(wrong)
 
@@ -91,20 +112,28 @@ def runtime_of(
     kinds = {device.platform for mesh in meshes for device in mesh.devices.flat}
     if kinds != {"cpu"}:
         raise UnsupportedError(
-            Problem(what=f'backend = "{backend}" on devices of kind {", ".join(sorted(kinds))}',
-                    why="the driver holds these devices, and workers in other processes cannot have them too",
-                    fix=f'backend="local"; or JAX_PLATFORMS=cpu here, with as many virtual devices, and worker_devices='
-                    f'"{sorted(kinds)[0]}"', field="backend")
-        )  # fmt: skip
+            Problem(
+                what=f'backend = "{backend}" on devices of kind {", ".join(sorted(kinds))}',
+                why="the driver holds these devices, and workers in other processes cannot have them too",
+                fix=f'backend="local"; or JAX_PLATFORMS=cpu here, with as many virtual devices, and worker_devices='
+                f'"{sorted(kinds)[0]}"',
+                field="backend",
+            )
+        )
 
     uneven = [(number, mesh.size) for number, mesh in enumerate(meshes) if mesh.size % hosts]
     if uneven:
-        raise InputError([
-            Problem(what=f"mesh {number} has {size} devices for hosts_per_mesh = {hosts}",
-                    why="hosts share the devices of a mesh evenly", fix="hosts_per_mesh=1, or other devices",
-                    field="hosts_per_mesh")
-            for number, size in uneven
-        ])  # fmt: skip
+        raise InputError(
+            [
+                Problem(
+                    what=f"mesh {number} has {size} devices for hosts_per_mesh = {hosts}",
+                    why="hosts share the devices of a mesh evenly",
+                    fix="hosts_per_mesh=1, or other devices",
+                    field="hosts_per_mesh",
+                )
+                for number, size in uneven
+            ]
+        )
 
     owned = owned_by(worker_devices, len(meshes) * hosts, hosts)
 

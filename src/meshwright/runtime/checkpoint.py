@@ -161,11 +161,23 @@ def _table(folder: Path) -> dict[str, dict[str, Any]]:
         table = json.loads((folder / TABLE).read_text())
     except (OSError, ValueError) as error:
         why = f"its {TABLE} cannot be read: {error}"
-        raise InputError(Problem(what=f"{folder} is no checkpoint", why=why, fix="give the folder that "
-                                 "save_checkpoint was given", field="path")) from None  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"{folder} is no checkpoint",
+                why=why,
+                fix="give the folder that save_checkpoint was given",
+                field="path",
+            )
+        ) from None
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
-        raise InputError(Problem(what=f"{folder} is no checkpoint of this version", why=f"its schema is not {SCHEMA}",
-                                 fix="restore it with the version that wrote it", field="path"))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"{folder} is no checkpoint of this version",
+                why=f"its schema is not {SCHEMA}",
+                fix="restore it with the version that wrote it",
+                field="path",
+            )
+        )
     return table["leaves"]
 
 
@@ -173,9 +185,12 @@ def _differences(folder: Path, table: dict[str, dict[str, Any]], wanted: dict[st
     for key, leaf in wanted.items():
         if key not in table:
             close = nearest(key, table)
-            yield Problem(what=f"the checkpoint has no leaf {key}", why=f"{folder} is of another tree",
-                          fix=f"did you mean {' or '.join(close)}?" if close else "restore the tree that was saved",
-                          field=key)  # fmt: skip
+            yield Problem(
+                what=f"the checkpoint has no leaf {key}",
+                why=f"{folder} is of another tree",
+                fix=f"did you mean {' or '.join(close)}?" if close else "restore the tree that was saved",
+                field=key,
+            )
             continue
         saved = tuple(table[key]["shape"]), table[key]["dtype"]
         asked = tuple(np.shape(leaf)), _dtype(leaf)
@@ -189,13 +204,25 @@ def _differences(folder: Path, table: dict[str, dict[str, Any]], wanted: dict[st
         files = [one["file"] for one in table[key]["shards"]]
         away = [name for name in files if not _SHARD.fullmatch(str(name))]
         if away:
-            yield Problem(what=f"leaf {key} names {str(away[0])[:80]!r}", why="a shard is a file of the checkpoint",
-                          fix="restore what save_checkpoint wrote", field=key)  # fmt: skip
+            yield Problem(
+                what=f"leaf {key} names {str(away[0])[:80]!r}",
+                why="a shard is a file of the checkpoint",
+                fix="restore what save_checkpoint wrote",
+                field=key,
+            )
             continue
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
-            yield Problem(what=f"leaf {key} lacks {', '.join(missing[:3])}", why=f"{folder} is not whole",
-                          fix="go back to an older checkpoint", field=key)  # fmt: skip
+            yield Problem(
+                what=f"leaf {key} lacks {', '.join(missing[:3])}",
+                why=f"{folder} is not whole",
+                fix="go back to an older checkpoint",
+                field=key,
+            )
     for key in table.keys() - wanted.keys():
-        yield Problem(what=f"nothing was asked for the leaf {key} of the checkpoint", why="trees are restored whole",
-                      fix="restore the tree that was saved", field=key)  # fmt: skip
+        yield Problem(
+            what=f"nothing was asked for the leaf {key} of the checkpoint",
+            why="trees are restored whole",
+            fix="restore the tree that was saved",
+            field=key,
+        )

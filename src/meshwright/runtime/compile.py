@@ -94,10 +94,14 @@ def compile_step(
     """
     if isinstance(method, PipelineSet):
         return compile_pipelines(
-            fun, arguments, method, batch_argnums, loss,
+            fun,
+            arguments,
+            method,
+            batch_argnums,
+            loss,
             runtime=lambda program, meshes: _runtime(program, meshes, place, beside),
             given=lambda step: state_places(step) if place.donate else (),
-        )  # fmt: skip
+        )
     replayed: MethodPlan | None = None
     if isinstance(method, FromPlan) and isinstance(method.plan, MethodPlan):
         replayed, method = method.plan, replayed_method(method.plan, _devices(method))
@@ -139,8 +143,14 @@ def _compiled(asked: _Asked, method: Method, replayed: MethodPlan | None) -> Com
 def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> CompiledStep:
     """A step cut at its gradient: micro-batches, stages, one update."""
     if isinstance(method, Auto) and not asked.batch_argnums:
-        raise NotStaged(Problem(what="no argument holds samples", why="stages are planned for the samples of a batch",
-                                fix="name the batch arguments (batch_argnums)", field="batch_argnums"))  # fmt: skip
+        raise NotStaged(
+            Problem(
+                what="no argument holds samples",
+                why="stages are planned for the samples of a batch",
+                fix="name the batch arguments (batch_argnums)",
+                field="batch_argnums",
+            )
+        )
     plan = _plan(asked.fun, asked.arguments, method, asked.batch_argnums)
     found = _stages_found(asked.fun, asked.arguments, method, asked.batch_argnums)
     name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
@@ -183,10 +193,12 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
 
         def stage_ends(body: Body) -> Sequence[int]:
             ends[:] = (
-                replayed.stage_ends if replayed is not None
-                else layer_ends(body, depth) if found is None
+                replayed.stage_ends
+                if replayed is not None
+                else layer_ends(body, depth)
+                if found is None
                 else found.stage_ends()
-            )  # fmt: skip
+            )
             return ends
 
         cut, traced = staged(checkpoints_parted(step, depth), stage_ends), step
@@ -213,8 +225,17 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
         stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages
     ]
     sizes = [mesh.size for mesh in meshes]
-    program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact,
-                    state_places(step) if asked.place.donate else (), slices)  # fmt: skip
+    program = lower(
+        step,
+        programs,
+        table,
+        shardings,
+        sizes,
+        form.layouts,
+        order.inexact,
+        state_places(step) if asked.place.donate else (),
+        slices,
+    )
     return CompiledStep(
         step=step,
         table=table,
@@ -231,9 +252,14 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
 def _whole_step(asked: _Asked, method: Method, why: InputError) -> CompiledStep:
     """A step in one piece, on one mesh or spread over those of a pipeline."""
     if isinstance(method, ShardParallel) and method.data_ranks is not None:
-        raise InputError(Problem(what=f"data_ranks = {method.data_ranks}: {why.problems[0].what}", field="data_ranks",
-                                 why="each rank computes the loss of its own samples, and the step runs whole",
-                                 fix="leave data_ranks out"))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"data_ranks = {method.data_ranks}: {why.problems[0].what}",
+                field="data_ranks",
+                why="each rank computes the loss of its own samples, and the step runs whole",
+                fix="leave data_ranks out",
+            )
+        )
     if method.num_micro_batches > 1:
         said = f"runs whole, without its {method.num_micro_batches} micro-batches: {why.problems[0].what}"
         warnings.warn(said, WholeStepWarning, stacklevel=7)
@@ -260,8 +286,9 @@ def _runtime(
 ) -> LocalRuntime | RemoteRuntime:
     if beside is not None and beside.meshes == tuple(meshes):
         return beside.sharing(program)
-    return runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh,
-                      place.worker_devices)  # fmt: skip
+    return runtime_of(
+        program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh, place.worker_devices
+    )
 
 
 def state_places(step: TracedStep) -> list[int]:
@@ -293,8 +320,12 @@ def _stages_found(
     if not isinstance(method, PipeshardParallel) or method.num_stages != "auto":
         return None
     hosts = method.on(_devices(method))
-    space = StageSpace(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
-                  split_state=method.zero > 0)  # fmt: skip
+    space = StageSpace(
+        micro_batches=(method.num_micro_batches,),
+        recompute=(False,),
+        reductions="micro-batch",
+        split_state=method.zero > 0,
+    )
     return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=space)
 
 
@@ -306,8 +337,9 @@ def _meshes_of(method: Method, workers: int, found: StagesPlan | None, replayed:
         return _meshes_found(method, found)
     assert replayed is not None
     devices = _devices(method)
-    rows = [devices[first : first + size]
-            for first, size in zip(replayed.first_devices, replayed.mesh_sizes, strict=True)]  # fmt: skip
+    rows = [
+        devices[first : first + size] for first, size in zip(replayed.first_devices, replayed.mesh_sizes, strict=True)
+    ]
     return [Mesh(np.array(row, dtype=object), tuple(method.axes(len(row)))) for row in rows]
 
 

@@ -94,10 +94,14 @@ def _part(
     workers, chunks = len(pipeline.workers), pipeline.chunks
     table = task_order(pipeline.schedule, workers, pipeline.micro_batches, chunks).table
     if table.placement.chains > 1 or table.version is not None:
-        raise InputError(Problem(
-            what=f"schedule {pipeline.schedule} in a set of pipelines", field="schedule",
-            why="a pipeline of a set holds every stage once and updates once a step", fix="1f1b or interleaved",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"schedule {pipeline.schedule} in a set of pipelines",
+                field="schedule",
+                why="a pipeline of a set holds every stage once and updates once a step",
+                fix="1f1b or interleaved",
+            )
+        )
     step = traced_part(own, arguments, batch_argnums, pipeline.samples, pipeline.micro_batches, mean)
     step, stages = cut_part(step, table.placement.stages, first)
     return PipelinePart(
@@ -112,15 +116,23 @@ def _part(
 
 def _check(arguments: Sequence[Any], method: PipelineSet, batch_argnums: Sequence[int], loss: str | None) -> None:
     if loss is None:
-        raise InputError(Problem(
-            what="loss is not given for pipelines of unlike micro-batches", field="loss",
-            why="a mean weights micro-batches by their samples, a sum weights them equally", fix='loss="mean"',
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what="loss is not given for pipelines of unlike micro-batches",
+                field="loss",
+                why="a mean weights micro-batches by their samples, a sum weights them equally",
+                fix='loss="mean"',
+            )
+        )
     leaves = jax.tree.leaves(tuple(arguments))
     batch = {np.shape(leaves[place])[0] for place in batch_places(arguments, batch_argnums)}
     if batch != {method.batch}:
-        raise InputError(Problem(
-            what=f"a batch of {' and '.join(map(str, sorted(batch)))} samples for pipelines that share {method.batch}",
-            why="every pipeline has its micro-batches of the batch", field="batch",
-            fix=f"a batch of {method.batch} samples",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"a batch of {' and '.join(map(str, sorted(batch)))} samples"
+                f" for pipelines that share {method.batch}",
+                why="every pipeline has its micro-batches of the batch",
+                field="batch",
+                fix=f"a batch of {method.batch} samples",
+            )
+        )

@@ -169,11 +169,18 @@ def _lost(
     """The cause: a worker that is gone, or one that failed by itself; workers that waited for it are left out."""
     gone: dict[int, Failed | Gone] = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone)}
     causes = gone or {mesh: one for mesh, one in wrong.items() if isinstance(one, Failed) and one.lost is None}
-    return LostError([
-        Problem(what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
-                     f"{_where(mesh, calls[mesh], places, lists)}", why=one.why, fix=_FIX, field="backend")
-        for mesh, one in sorted((causes or wrong).items())
-    ]).of(sorted(causes or wrong))  # fmt: skip
+    return LostError(
+        [
+            Problem(
+                what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
+                f"{_where(mesh, calls[mesh], places, lists)}",
+                why=one.why,
+                fix=_FIX,
+                field="backend",
+            )
+            for mesh, one in sorted((causes or wrong).items())
+        ]
+    ).of(sorted(causes or wrong))
 
 
 def _stalled(
@@ -186,9 +193,14 @@ def _stalled(
     """Of the workers that stand still, those that do not wait for a message are the cause."""
     at = {mesh: _instruction(mesh, places, lists) for mesh in calls if places[mesh] != MOVING}
     at_work = [worker for worker, one in at.items() if one is None or not one.sources(worker // hosts)]
-    return LostError([
-        Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, calls[mesh], places, lists)}",
-                why=f"no worker has made progress for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it is only slow",
-                field="timeout_s")
-        for mesh in (at_work or calls)
-    ]).of(at_work or list(calls))  # fmt: skip
+    return LostError(
+        [
+            Problem(
+                what=f"{_name(mesh, hosts)} hangs {_where(mesh, calls[mesh], places, lists)}",
+                why=f"no worker has made progress for {limit_s:g} s",
+                fix=f"{_FIX}; raise timeout_s if it is only slow",
+                field="timeout_s",
+            )
+            for mesh in (at_work or calls)
+        ]
+    ).of(at_work or list(calls))

@@ -29,8 +29,15 @@ def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
         UnsupportedError: JAX is not installed.
     """
     if find_spec("jax") is None:
-        raise UnsupportedError(Problem(what="running needs JAX, and it is not installed", why="planning does not",
-                                       fix="pip install 'meshwright[jax]'", field="jax"), code="MW409")  # fmt: skip
+        raise UnsupportedError(
+            Problem(
+                what="running needs JAX, and it is not installed",
+                why="planning does not",
+                fix="pip install 'meshwright[jax]'",
+                field="jax",
+            ),
+            code="MW409",
+        )
     if "jax" not in sys.modules:
         os.environ.update(_settings(count) | ({"JAX_PLATFORMS": "cpu"} if stand_ins else {}))
     import jax
@@ -42,12 +49,13 @@ def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
             Problem(
                 what=f"{count} devices are asked for, JAX has {len(devices)} of kind {devices[0].platform}",
                 why="JAX is started once, with the devices it then finds" if virtual else "a plan uses a device once",
-                fix=f"XLA_FLAGS={COUNT_FLAG}={count} before JAX starts" if virtual
+                fix=f"XLA_FLAGS={COUNT_FLAG}={count} before JAX starts"
+                if virtual
                 else f"a plan for {len(devices)} devices, or JAX_PLATFORMS=cpu for virtual ones",
                 field="devices",
             ),
             code="MW251",
-        )  # fmt: skip
+        )
     return list(devices[:count])
 
 

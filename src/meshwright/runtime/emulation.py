@@ -47,8 +47,11 @@ def emulated_paces(planned: StepTimeline, program: StepProgram, *, scale: float)
         own = [_seconds(one, stages) / parts[one.op, one.label] for one in instructions]
         tasks = [place for place, one in enumerate(instructions) if one.op is Op.RUN and _STAGE.match(one.label)]
         own[tasks[-1]] += last_s[mesh]
-        updates = [place for place, one in enumerate(instructions)
-                   if one.op is Op.RUN and (one.executable or "").startswith("update")]  # fmt: skip
+        updates = [
+            place
+            for place, one in enumerate(instructions)
+            if one.op is Op.RUN and (one.executable or "").startswith("update")
+        ]
         if updates:
             own[updates[-1]] += max(update_s, 0.0)
         paces.append([one_s * scale for one_s in own])
@@ -107,15 +110,19 @@ def _of_pipeline(times: Times, workers: Sequence[int]) -> list[_StageSeconds]:
     for stage, place in enumerate(places):
         backward_s = float(times.backward_s[place])
         weight_s = 0.0 if times.weight_s is None else float(times.weight_s[place])
-        found.append(_StageSeconds(by_task={
-            "F": float(times.forward_s[place]),
-            "B": backward_s,
-            "I": backward_s - weight_s,
-            "W": weight_s,
-            "R": 0.0 if times.recompute_s is None else float(times.recompute_s[place]),
-            "SEND_F": _transfer_s(times, place),
-            "SEND_B": _transfer_s(times, places[stage - 1]) if stage else 0.0,
-        }))  # fmt: skip
+        found.append(
+            _StageSeconds(
+                by_task={
+                    "F": float(times.forward_s[place]),
+                    "B": backward_s,
+                    "I": backward_s - weight_s,
+                    "W": weight_s,
+                    "R": 0.0 if times.recompute_s is None else float(times.recompute_s[place]),
+                    "SEND_F": _transfer_s(times, place),
+                    "SEND_B": _transfer_s(times, places[stage - 1]) if stage else 0.0,
+                }
+            )
+        )
     return found
 
 

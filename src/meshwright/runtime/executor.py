@@ -226,8 +226,10 @@ class MeshExecutor:
                 self._keep(instruction, self._take(instruction, instruction.group[0]))
             case Op.ALLREDUCE:
                 (own,), (whole,) = instruction.reads, instruction.writes
-                given = [self.values[own] if one == self.number else self._taken(instruction, one)
-                         for one in instruction.group]  # fmt: skip
+                given = [
+                    self.values[own] if one == self.number else self._taken(instruction, one)
+                    for one in instruction.group
+                ]
                 self.values[whole] = self._combined(instruction)(*given)
             case Op.FREE:
                 for buffer in instruction.reads:

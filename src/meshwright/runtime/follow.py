@@ -83,9 +83,12 @@ def compile_following(
     name = getattr(fun, "__name__", "the function")
     places = followed_places(arguments, batch_argnums, source.step.whole or source.step, method.reads, name)
     function = trace_function(
-        fun, arguments, batch_argnums=batch_argnums, micro_batches=method.num_micro_batches,
+        fun,
+        arguments,
+        batch_argnums=batch_argnums,
+        micro_batches=method.num_micro_batches,
         mean=None if loss is None else loss == "mean",
-    )  # fmt: skip
+    )
     if source.step.stacking is not None:
         function, places = _in_parts(function, places, source.step.stacking)
     where = {own: state_placement(source.program, other) for own, other in places.items()}
@@ -93,33 +96,45 @@ def compile_following(
     invars = function.jaxpr.invars
     shardings = [
         FollowedSharding.on(
-            source.program, number, mesh,
+            source.program,
+            number,
+            mesh,
             {invars[own]: one.spec for own, one in where.items() if one.mesh == number and one.spec is not None},
         )
         for number, mesh in enumerate(source.runtime.meshes)
-    ]  # fmt: skip
+    ]
     program = lower_forward(function, followed, shardings, [mesh.size for mesh in source.runtime.meshes])
     return CompiledFunction(
-        step=function, program=program, verified=verify_lists(program), meshes=followed.meshes,
+        step=function,
+        program=program,
+        verified=verify_lists(program),
+        meshes=followed.meshes,
         runtime=source.runtime.sharing(program),
-    )  # fmt: skip
+    )
 
 
 def _source(method: FollowParallel) -> CompiledStep:
     """The step as it was compiled last."""
     compiled = getattr(method.step, "compiled", None)
     if compiled is None:
-        raise InputError(Problem(
-            what=f"{getattr(method.step, '__name__', method.step)} is no step of parallelize",
-            why="its state is placed when it is compiled", fix="FollowParallel(train_step)", field="step",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"{getattr(method.step, '__name__', method.step)} is no step of parallelize",
+                why="its state is placed when it is compiled",
+                fix="FollowParallel(train_step)",
+                field="step",
+            )
+        )
     found = compiled()
     if not isinstance(found, CompiledStep):
-        raise InputError(Problem(
-            what=f"{getattr(method.step, '__name__', 'the step')} has not been compiled",
-            why="its state is placed then", fix="call it once, or its lower(state, batch), before",
-            field="step",
-        ))  # fmt: skip
+        raise InputError(
+            Problem(
+                what=f"{getattr(method.step, '__name__', 'the step')} has not been compiled",
+                why="its state is placed then",
+                fix="call it once, or its lower(state, batch), before",
+                field="step",
+            )
+        )
     return found
 
 

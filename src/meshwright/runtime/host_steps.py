@@ -72,8 +72,12 @@ class HostStep(ShardedStep):
             weights: of the model.
         """
         parts = jax.tree.map(self._parts, weights)
-        state = {"weights": parts if self.data.zero == 3 else weights, "main": parts,
-                 "moments": self.optimizer.init(parts), "step": jnp.zeros((), jnp.int32)}  # fmt: skip
+        state = {
+            "weights": parts if self.data.zero == 3 else weights,
+            "main": parts,
+            "moments": self.optimizer.init(parts),
+            "step": jnp.zeros((), jnp.int32),
+        }
         return state | ({"late": jax.tree.map(jnp.zeros_like, parts)} if self.offload.delayed_update else {})
 
     def own(self, state: State) -> dict[str, tuple[str, ...]]:

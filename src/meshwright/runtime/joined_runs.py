@@ -170,9 +170,12 @@ def _runs(part: Instruction | RepeatedRuns) -> tuple[Instruction, ...]:
 
 
 def _part(
-    instructions: Sequence[Instruction], begin: int, parts: Sequence[Instruction | RepeatedRuns], end: int,
+    instructions: Sequence[Instruction],
+    begin: int,
+    parts: Sequence[Instruction | RepeatedRuns],
+    end: int,
     buffers: Sequence[Buffer],
-) -> JoinedRuns:  # fmt: skip
+) -> JoinedRuns:
     while end < len(instructions) and instructions[end].op is Op.FREE:
         end += 1
     whole = instructions[begin:end]

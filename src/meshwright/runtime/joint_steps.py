@@ -84,8 +84,9 @@ class JointStep(ShardedStep):
         key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
         split = jax.tree.map(lambda leaf: leaf.reshape(self.micro_batches, -1, *leaf.shape[1:]), batch)
         place = jax.lax.axis_index(INNER)
-        kind = jnp.repeat(jnp.arange(len(self.shares)), jnp.array([one.ranks for one in self.shares]),
-                          total_repeat_length=self.inner)[place]  # fmt: skip
+        kind = jnp.repeat(
+            jnp.arange(len(self.shares)), jnp.array([one.ranks for one in self.shares]), total_repeat_length=self.inner
+        )[place]
         passes = [partial(self._passed, share) for share in self.shares]
         once = self._whole(state) if self.zero < 3 or self.keeps else None
 
@@ -97,8 +98,11 @@ class JointStep(ShardedStep):
 
         like = self._shapes()
         parts = state["moments"]["mean"]
-        begun = jax.tree.map(jnp.zeros_like, parts) if self.zero > 1 else jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)  # fmt: skip
+        begun = (
+            jax.tree.map(jnp.zeros_like, parts)
+            if self.zero > 1
+            else jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+        )
         first = jax.tree.leaves(parts)[0]
         (loss, gradients), _ = jax.lax.scan(added, (jnp.zeros((), first.dtype), begun), split)
         gradients = jax.tree.map(self._cut, gradients) if self.zero == 1 else gradients

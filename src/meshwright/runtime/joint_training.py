@@ -91,14 +91,26 @@ class JointTraining(JobTraining):
     def _refused(self) -> Iterator[Problem]:
         if self.spec is None or self.spec.is_moe:
             name = "the perceptron" if self.spec is None else self.spec.name
-            yield Problem(what=f"states over all ranks do not run with {name}", field="model",
-                          why="shares of unlike ranks are of dense decoders", fix="use a dense model")  # fmt: skip
+            yield Problem(
+                what=f"states over all ranks do not run with {name}",
+                field="model",
+                why="shares of unlike ranks are of dense decoders",
+                fix="use a dense model",
+            )
         if self.scaling is not None:
-            yield Problem(what=f"{self.title} does not run in fp16", field="dtype", fix="use bf16",
-                          why="an overflow on one rank would have to skip the update of all")  # fmt: skip
+            yield Problem(
+                what=f"{self.title} does not run in fp16",
+                field="dtype",
+                fix="use bf16",
+                why="an overflow on one rank would have to skip the update of all",
+            )
         if self.backend != "local" or self.hosts_per_mesh > 1:
-            yield Problem(what=f"{self.title} does not run with backend {self.backend}", field="backend",
-                          why="its step is one program of all ranks", fix="use local")  # fmt: skip
+            yield Problem(
+                what=f"{self.title} does not run with backend {self.backend}",
+                field="backend",
+                why="its step is one program of all ranks",
+                fix="use local",
+            )
 
 
 class DealtStep(RankedStep):

@@ -84,8 +84,12 @@ def model_form(plan: ExecutionPlan, pipeline: Pipeline) -> ModelForm:
             whole, rest = divmod(run.layers, size)
             recompute += [(part, RECOMPUTED[again.kind]) for part in (*[size] * whole, rest) if part]
     shared = [expert for expert in _experts(plan, pipeline) if expert.ep > 1]
-    return ModelForm(ends=frozenset(ends[:-1]), recompute=tuple(recompute), grids=tuple(grids),
-                     experts=shared[0] if shared else ExpertParallel())  # fmt: skip
+    return ModelForm(
+        ends=frozenset(ends[:-1]),
+        recompute=tuple(recompute),
+        grids=tuple(grids),
+        experts=shared[0] if shared else ExpertParallel(),
+    )
 
 
 def _experts(plan: ExecutionPlan, pipeline: Pipeline) -> list[ExpertParallel]:
@@ -171,9 +175,14 @@ def _strategy(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> LayerS
 def _said(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow | None:
     """The degrees and settings of a worker as a plan of one stage says them; None where no such plan says them all."""
     alone = Homogeneous(
-        strategy=_strategy(plan, pipeline, worker), block=0, pp=1, vpp=1, layers=(), held=(),
+        strategy=_strategy(plan, pipeline, worker),
+        block=0,
+        pp=1,
+        vpp=1,
+        layers=(),
+        held=(),
         pipeline=replace(pipeline, shapes=(), schedule=Schedule()),
-    )  # fmt: skip
+    )
     return row_from(alone, gbs=plan.global_batch)
 
 
@@ -195,54 +204,86 @@ def _refused(plan: ExecutionPlan, seq_len: int) -> Iterator[Problem]:
 def _of_pipeline(plan: ExecutionPlan, number: int, pipeline: Pipeline) -> Iterator[Problem]:
     where = f"pipeline {number}"
     if pipeline.shapes:
-        yield Problem(what=f"{where} has micro-batches that differ in size", field="plan",
-                      why="the micro-batches of one pipeline run one program",
-                      fix="a plan from data sheets")  # fmt: skip
+        yield Problem(
+            what=f"{where} has micro-batches that differ in size",
+            field="plan",
+            why="the micro-batches of one pipeline run one program",
+            fix="a plan from data sheets",
+        )
     if pipeline.schedule.orders:
-        yield Problem(what=f"{where} has a custom order of tasks", field="plan",
-                      why="the orders of named schedules run here", fix="1f1b or interleaved")  # fmt: skip
+        yield Problem(
+            what=f"{where} has a custom order of tasks",
+            field="plan",
+            why="the orders of named schedules run here",
+            fix="1f1b or interleaved",
+        )
     if len({len(worker.chunks) for worker in pipeline.workers}) > 1:
-        yield Problem(what=f"{where} has workers of different numbers of chunks", field="plan",
-                      why="a schedule gives all workers the same number",
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"{where} has workers of different numbers of chunks",
+            field="plan",
+            why="a schedule gives all workers the same number",
+            fix="another plan of the set",
+        )
     if any(chunk.copy != "primary" or len(chunk.layers) > 1 for chunk in pipeline.chunks()):
-        yield Problem(what=f"{where} holds layers twice, or scattered ones", field="plan",
-                      why="a virtual stage is one run of layers, held once", fix="1f1b or interleaved")  # fmt: skip
+        yield Problem(
+            what=f"{where} holds layers twice, or scattered ones",
+            field="plan",
+            why="a virtual stage is one run of layers, held once",
+            fix="1f1b or interleaved",
+        )
     exchanges = {replace(expert, ep=1, etp=1) for expert in _experts(plan, pipeline) if expert.ep > 1}
     if len(exchanges) > 1:
-        yield Problem(what=f"stages of {where} with unlike expert dispatchers", field="plan",
-                      why="a model exchanges tokens one way", fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"stages of {where} with unlike expert dispatchers",
+            field="plan",
+            why="a model exchanges tokens one way",
+            fix="another plan of the set",
+        )
     split = {plan.strategies[run.strategy].dp for chunk in pipeline.chunks() for run in chunk.runs}
     samples = samples_of(plan, pipeline)
     if odd := sorted(degree for degree in split if samples % degree):
-        yield Problem(what=f"micro-batches of {samples} samples on {odd[0]} data ranks in {where}", field="plan",
-                      why="data ranks share the samples of a micro-batch evenly",
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"micro-batches of {samples} samples on {odd[0]} data ranks in {where}",
+            field="plan",
+            why="data ranks share the samples of a micro-batch evenly",
+            fix="another plan of the set",
+        )
 
 
 def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: str, seq_len: int) -> Iterator[Problem]:
     runs = [plan.strategies[run.strategy] for chunk in worker.chunks for run in chunk.runs]
     kinds = {strategy.recompute.kind for strategy in runs}
     if wrong := sorted(kinds - set(RECOMPUTED)):
-        yield Problem(what=f"recompute {wrong[0]} in {where}", field="plan",
-                      why="layers are recomputed whole, in groups, or their attention's core",
-                      fix="rc-full")  # fmt: skip
+        yield Problem(
+            what=f"recompute {wrong[0]} in {where}",
+            field="plan",
+            why="layers are recomputed whole, in groups, or their attention's core",
+            fix="rc-full",
+        )
     alike = [key for key, _ in groupby(replace(effective(strategy), recompute=Recompute()) for strategy in runs)]
     if len(alike) > 1:
-        yield Problem(what=f"layers of {where} under unlike degrees", field="plan",
-                      why="the devices of a stage share all of its layers one way",
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"layers of {where} under unlike degrees",
+            field="plan",
+            why="the devices of a stage share all of its layers one way",
+            fix="another plan of the set",
+        )
     if plan.strategies[plan.strategy_index(pipeline, worker)].devices != worker.num_devices:
-        yield Problem(what=f"{where} has {worker.num_devices} devices and no layers that say how they share work",
-                      why="a stage of embedding or head alone runs as the first layers do", field="plan",
-
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"{where} has {worker.num_devices} devices and no layers that say how they share work",
+            why="a stage of embedding or head alone runs as the first layers do",
+            field="plan",
+            fix="another plan of the set",
+        )
         return
     row = _said(plan, pipeline, worker)
     if row is None:
-        yield Problem(what=f"{where} has settings that a one-line plan cannot express", field="plan",
-                      why="only such settings run here",
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"{where} has settings that a one-line plan cannot express",
+            field="plan",
+            why="only such settings run here",
+            fix="another plan of the set",
+        )
         return
     if row.offload:
         why = "states of pipelines of unlike stages stay on their devices"
@@ -256,13 +297,19 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
     except MeshwrightError as error:
         yield from error.problems
     if row.tensor != "1d":
-        yield Problem(what=f"tensor strategy {row.tensor} in {where}", field="plan",
-                      why="stages of unlike devices split matrices in one dimension",
-                      fix="use 1d there, or a plan of equal stages")  # fmt: skip
+        yield Problem(
+            what=f"tensor strategy {row.tensor} in {where}",
+            field="plan",
+            why="stages of unlike devices split matrices in one dimension",
+            fix="use 1d there, or a plan of equal stages",
+        )
     if seq_len % row.cp_degree:
-        yield Problem(what=f"{seq_len} tokens on {row.cp_degree} context ranks in {where}", field="seq_len",
-                      why="context ranks share the tokens of a sample evenly",
-                      fix=f"--seq {-(-seq_len // row.cp_degree) * row.cp_degree}")  # fmt: skip
+        yield Problem(
+            what=f"{seq_len} tokens on {row.cp_degree} context ranks in {where}",
+            field="seq_len",
+            why="context ranks share the tokens of a sample evenly",
+            fix=f"--seq {-(-seq_len // row.cp_degree) * row.cp_degree}",
+        )
 
 
 def stage_layers(pipeline: Pipeline) -> tuple[int, ...]:

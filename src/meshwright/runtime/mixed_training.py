@@ -36,8 +36,7 @@ class MixedTraining(JobTraining):
         """
         form, plain = model_form(self.job.plan, pipeline), self.plain_model()
         assert isinstance(plain, Decoder)
-        return replace(plain, recompute=form.recompute, grids=form.grids, ends=form.ends,
-                       experts=form.experts)  # fmt: skip
+        return replace(plain, recompute=form.recompute, grids=form.grids, ends=form.ends, experts=form.experts)
 
     @property
     def _paces(self) -> Callable[[StepProgram], list[list[float]]] | None:
@@ -48,8 +47,9 @@ class MixedTraining(JobTraining):
         """What workers own: with "plan", the device that the plan has on each mesh."""
         if self.worker_devices != "plan":
             return self.worker_devices
-        names = [group.device.name for group in self.job.cluster.groups
-                 for _ in range(group.nodes * group.devices_per_node)]  # fmt: skip
+        names = [
+            group.device.name for group in self.job.cluster.groups for _ in range(group.nodes * group.devices_per_node)
+        ]
         return tuple(names[worker.devices[0][0]] for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
@@ -63,6 +63,8 @@ class MixedTraining(JobTraining):
             why = "an overflow in one pipeline would have to skip the update of all"
             what = f"{self.title} does not run in fp16"
             raise UnsupportedError(what=what, why=why, fix="use bf16", field="dtype", code="MW411")
-        steps = [train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
-                 for pipeline in self.job.plan.pipelines]  # fmt: skip
+        steps = [
+            train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
+            for pipeline in self.job.plan.pipelines
+        ]
         return self.parallelized(steps[0], pipeline_set(self.job.plan, devices, self.seq_len, steps, self._paces))

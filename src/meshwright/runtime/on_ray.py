@@ -92,10 +92,13 @@ class RayCrew:
         group = placement_group([{"CPU": self._share, **own} for own in owned], strategy="SPREAD")
         if not group.wait(PLACED_S):
             raise LostError(
-                Problem(what=f"the Ray cluster found no room for {meshes} workers within {PLACED_S:.0f} s",
-                        why=_wanted(owned, self._share, self._ray.cluster_resources()),
-                        fix="wait until other jobs have ended, or add nodes", field="backend")
-            )  # fmt: skip
+                Problem(
+                    what=f"the Ray cluster found no room for {meshes} workers within {PLACED_S:.0f} s",
+                    why=_wanted(owned, self._share, self._ray.cluster_resources()),
+                    fix="wait until other jobs have ended, or add nodes",
+                    field="backend",
+                )
+            )
         return group
 
     def pids(self) -> list[int]:

@@ -121,20 +121,28 @@ class Checkpoints:
         self._manager.wait_until_finished()
         chosen = step if step is not None else self._manager.latest_step()
         if chosen is None or chosen not in self.steps:
-            raise InputError(Problem(
-                what=f"no checkpoint of step {step}" if step is not None else "no checkpoint yet", field="step",
-                why=f"{self.folder} has {', '.join(map(str, self.steps)) or 'none'}", fix="save one, or another step",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"no checkpoint of step {step}" if step is not None else "no checkpoint yet",
+                    field="step",
+                    why=f"{self.folder} has {', '.join(map(str, self.steps)) or 'none'}",
+                    fix="save one, or another step",
+                )
+            )
         parts = {STATE: self._orbax.args.StandardRestore(jax.tree.map(_asked, like))}
         if data is not None:
             parts[DATA] = self._orbax.args.JsonRestore()
         try:
             found = self._manager.restore(chosen, args=self._orbax.args.Composite(**parts))
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(Problem(
-                what=f"checkpoint {chosen} of {self.folder} is of another tree", field="like",
-                why=(str(error).splitlines() or [""])[0][:300], fix="restore into the state that was saved",
-            )) from error  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"checkpoint {chosen} of {self.folder} is of another tree",
+                    field="like",
+                    why=(str(error).splitlines() or [""])[0][:300],
+                    fix="restore into the state that was saved",
+                )
+            ) from error
         if data is not None:
             _move(data, found[DATA])
         return jax.tree.map(_placed, like, found[STATE])
@@ -153,10 +161,14 @@ def _orbax() -> ModuleType:
         import orbax.checkpoint as orbax
     except ImportError:
         raise UnsupportedError(
-            Problem(what="Checkpoints needs Orbax, and it is not installed", why="it is an extra",
-                    fix="pip install 'meshwright[orbax]', or save_checkpoint and restore_checkpoint", field="orbax"),
+            Problem(
+                what="Checkpoints needs Orbax, and it is not installed",
+                why="it is an extra",
+                fix="pip install 'meshwright[orbax]', or save_checkpoint and restore_checkpoint",
+                field="orbax",
+            ),
             code="MW409",
-        ) from None  # fmt: skip
+        ) from None
     return orbax
 
 
@@ -210,11 +222,14 @@ def _way(data: Any) -> Sequence[str]:
     for way in WAYS:
         if all(hasattr(data, name) for name in way):
             return way
-    raise InputError(Problem(
-        what=f"the position of a {type(data).__name__} cannot be saved", field="data",
-        why="it has neither " + " nor ".join(f"{tell} and {take}" for tell, take in WAYS),
-        fix="CountedBatches(lambda: iter(...)), which counts what was taken",
-    ))  # fmt: skip
+    raise InputError(
+        Problem(
+            what=f"the position of a {type(data).__name__} cannot be saved",
+            field="data",
+            why="it has neither " + " nor ".join(f"{tell} and {take}" for tell, take in WAYS),
+            fix="CountedBatches(lambda: iter(...)), which counts what was taken",
+        )
+    )
 
 
 def _told(data: Any) -> dict[str, Any]:

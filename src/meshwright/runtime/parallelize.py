@@ -49,9 +49,14 @@ class ParallelizedStep:
     """A training step that runs on many devices; compiled anew for arguments of other shapes."""
 
     def __init__(
-        self, form: CallForm, method: Method, batch_argnums: Sequence[int] | None, loss: str | None, place: Backing,
+        self,
+        form: CallForm,
+        method: Method,
+        batch_argnums: Sequence[int] | None,
+        loss: str | None,
+        place: Backing,
         on_step: OnStep | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing is traced before the first call.
 
         Args:
@@ -63,11 +68,23 @@ class ParallelizedStep:
             on_step: called after each call, which then waits for its results.
         """
         if on_step is not None and not callable(on_step):
-            raise InputError(Problem(what=f"on_step is {on_step!r:.40}", why="it is called with each step that is done",
-                                     fix="on_step=print, for one", field="on_step"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"on_step is {on_step!r:.40}",
+                    why="it is called with each step that is done",
+                    fix="on_step=print, for one",
+                    field="on_step",
+                )
+            )
         if loss not in (None, "mean", "sum"):
-            raise InputError(Problem(what=f'loss = "{loss}"', why='a loss is a "mean" or a "sum" over the batch',
-                                     fix='loss="mean"', field="loss"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f'loss = "{loss}"',
+                    why='a loss is a "mean" or a "sum" over the batch',
+                    fix='loss="mean"',
+                    field="loss",
+                )
+            )
         update_wrapper(self, form.fun)
         self.form, self.method, self.loss = form, method, loss
         self.batch_argnums = None if batch_argnums is None else tuple(batch_argnums)
@@ -224,8 +241,14 @@ def parallelize(
         InputError: the method is none.
     """
     _check_method(method)
-    place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh,
-                    worker_devices=worker_devices, donate=donate)  # fmt: skip
+    place = Backing(
+        backend=backend,
+        ray=ray,
+        timeout_s=timeout_s,
+        hosts_per_mesh=hosts_per_mesh,
+        worker_devices=worker_devices,
+        donate=donate,
+    )
     numbers = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
     static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

@@ -157,8 +157,10 @@ def outcome(training: PlannedTraining, step: Callable[[Any, Any], Any], steps: i
 
 
 def _differences(there: StepsOutcome, alone: StepsOutcome, zero: float) -> tuple[TensorDifference, ...]:
-    keys = [jax.tree_util.keystr(key, simple=True, separator=".")
-            for key, _ in jax.tree_util.tree_leaves_with_path(alone.weights)]  # fmt: skip
+    keys = [
+        jax.tree_util.keystr(key, simple=True, separator=".")
+        for key, _ in jax.tree_util.tree_leaves_with_path(alone.weights)
+    ]
     sizes = [float(np.abs(leaf).max()) for leaf in jax.tree.leaves(alone.gradients)]
     columns = [jax.tree.leaves(tree) for tree in (there.gradients, alone.gradients, there.weights, alone.weights)]
     return tuple(

@@ -51,9 +51,16 @@ def grid_of(row: PlanRow) -> DeviceGrid | None:
 
     if (row.tp, row.cp, row.ep, row.etp, row.shard_group) == (1, (), 1, 1, 0):
         return None
-    return DeviceGrid.of(data=row.dp, context=row.cp, tensor=row.tp, expert=row.ep, expert_tensor=row.etp,
-                   shard_group=row.shard_group, domain=_domain(row),
-                   blocks=TENSORS[row.tensor].blocks(row.tp))  # fmt: skip
+    return DeviceGrid.of(
+        data=row.dp,
+        context=row.cp,
+        tensor=row.tp,
+        expert=row.ep,
+        expert_tensor=row.etp,
+        shard_group=row.shard_group,
+        domain=_domain(row),
+        blocks=TENSORS[row.tensor].blocks(row.tp),
+    )
 
 
 def _domain(row: PlanRow) -> int:

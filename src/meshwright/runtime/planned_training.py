@@ -81,9 +81,15 @@ class PlannedTraining(ABC):
             method: how it is cut.
         """
         made: ParallelizedStep = parallelize(
-            step, method=method, loss="mean", backend=self.backend, ray=self.ray, timeout_s=self.timeout_s,
-            hosts_per_mesh=self.hosts_per_mesh, worker_devices=self.owned,
-        )  # fmt: skip
+            step,
+            method=method,
+            loss="mean",
+            backend=self.backend,
+            ray=self.ray,
+            timeout_s=self.timeout_s,
+            hosts_per_mesh=self.hosts_per_mesh,
+            worker_devices=self.owned,
+        )
         return made
 
     @property

@@ -127,14 +127,20 @@ def _serialised(name: str, closed: core.ClosedJaxpr, platform: str) -> bytes:
         return bytes(written(*closed.in_avals).serialize())
     except ImportError:
         raise UnsupportedError(
-            Problem(what="workers in other processes need flatbuffers, and it is not installed",
-                    why="JAX writes with it what workers are sent", fix="pip install 'meshwright[jax]'",
-                    field="backend"),
+            Problem(
+                what="workers in other processes need flatbuffers, and it is not installed",
+                why="JAX writes with it what workers are sent",
+                fix="pip install 'meshwright[jax]'",
+                field="backend",
+            ),
             code="MW409",
-        ) from None  # fmt: skip
+        ) from None
     except (NotImplementedError, ValueError) as error:
         raise InputError(
-            Problem(what=f"part {name} of the step cannot be sent to another process",
-                    why=str(error).splitlines()[0][:300],
-                    fix='take callbacks and prints out of the step, or use backend="local"', field="backend")
-        ) from None  # fmt: skip
+            Problem(
+                what=f"part {name} of the step cannot be sent to another process",
+                why=str(error).splitlines()[0][:300],
+                fix='take callbacks and prints out of the step, or use backend="local"',
+                field="backend",
+            )
+        ) from None

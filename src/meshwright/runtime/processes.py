@@ -41,8 +41,15 @@ class ProcessCrew:
         for mesh, environment in enumerate(environments):
             ours, its = socket.socketpair()
             # `-m` rather than multiprocessing's spawn: that would run the user's script again in every worker.
-            command = [sys.executable, "-P", "-m", "meshwright.runtime.processes",
-                       str(mesh), str(its.fileno()), str(self._places.number)]  # fmt: skip
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "meshwright.runtime.processes",
+                str(mesh),
+                str(its.fileno()),
+                str(self._places.number),
+            ]
             process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment, FOLDER: self._folder.name},

@@ -110,9 +110,9 @@ def _filled(executor: MeshExecutor, buffers: Sequence[Buffer], numbers: Sequence
     found = []
     for number in numbers:
         shape, form = buffers[number].shape, host_form(buffers[number].shape, buffers[number].dtype)
-        value = jax.random.split(jax.random.key(0, impl=form.keys), shape) if form.keys else (
-            jnp.ones(shape, form.dtype)
-        )  # fmt: skip
+        value = (
+            jax.random.split(jax.random.key(0, impl=form.keys), shape) if form.keys else (jnp.ones(shape, form.dtype))
+        )
         found.append(jax.device_put(value, executor.sharding(number)))
     return found
 

@@ -21,8 +21,11 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
     """
     kind, name = SHARDINGS[row.sharding], row.sharding_word
     words = ".".join((*([name] if kind.travels else []), *row.data_words))
-    beside = [f"{name}{degree}" for name, degree in
-              (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep)) if degree > 1]  # fmt: skip
+    beside = [
+        f"{name}{degree}"
+        for name, degree in (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep))
+        if degree > 1
+    ]
     why = "each rank computes gradients of its own samples with whole weights"
     for one in beside:
         fix = f"leave {one[:2]} out, or estimate the plan"

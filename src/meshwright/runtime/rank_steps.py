@@ -152,8 +152,9 @@ class RankStep:
             share = 1.0 - adam.square_decay**warm_up
             leaves, tree = jax.tree.flatten(moments["mean"])
             errors = state["errors"]
-            parts = zip(leaves, *(jax.tree.leaves(one) for one in (gradients, errors["sent"], errors["summed"])),
-                        strict=True)  # fmt: skip
+            parts = zip(
+                leaves, *(jax.tree.leaves(one) for one in (gradients, errors["sent"], errors["summed"])), strict=True
+            )
             found = []
             for old, gradient, sent, summed in parts:
                 momentum = adam.mean_decay * old + (1.0 - adam.mean_decay) * gradient + sent
@@ -162,8 +163,10 @@ class RankStep:
             momentum, left, left_sum = (jax.tree.unflatten(tree, column) for column in zip(*found, strict=True))
             moved = jax.tree.map(
                 lambda weight, first, second: weight - adam.rate * first / (jnp.sqrt(second / share) + adam.epsilon),
-                weights, momentum, moments["square"],
-            )  # fmt: skip
+                weights,
+                momentum,
+                moments["square"],
+            )
             return moved, {"mean": momentum, "square": moments["square"]}, {"sent": left, "summed": left_sum}
 
         moved, after, errors = jax.lax.cond(state["step"] < warm_up, whole, signed)
@@ -176,8 +179,9 @@ class RankStep:
         outer = state["outer"]
         if self.data.averaging == "local":
             # Moments are averaged with the weights, so that replicas are alike after a round.
-            weights, moments = jax.lax.cond(ends, lambda one: jax.lax.pmean(one, REPLICAS), lambda one: one,
-                                            (weights, moments))  # fmt: skip
+            weights, moments = jax.lax.cond(
+                ends, lambda one: jax.lax.pmean(one, REPLICAS), lambda one: one, (weights, moments)
+            )
         else:
             weights, outer = jax.lax.cond(ends, self._outer, lambda own, before: (own, before), weights, outer)
         after = {"weights": weights, "moments": moments, "outer": outer, "step": state["step"] + 1}
@@ -200,8 +204,12 @@ class RankStep:
             own = self.own(state)
             ranks = (self.replicas, self.inner)
             samples = jax.tree.map(lambda leaf: leaf.reshape(*ranks, -1, *leaf.shape[1:]), batch)
-            given = {name: jax.tree.map(lambda leaf: leaf.reshape(*ranks, *leaf.shape[1:]), part)
-                     if INNER in own[name] else part for name, part in state.items()}  # fmt: skip
+            given = {
+                name: jax.tree.map(lambda leaf: leaf.reshape(*ranks, *leaf.shape[1:]), part)
+                if INNER in own[name]
+                else part
+                for name, part in state.items()
+            }
             outside = {name: 0 if REPLICAS in axes else None for name, axes in own.items()}
             inside = {name: 0 if INNER in axes else None for name, axes in own.items()}
             inner = jax.vmap(self.rank, in_axes=(inside, 0), axis_name=INNER)
@@ -284,8 +292,10 @@ class RanksOnDevices:
         return str(traced.lower(lowering_platforms=(platform,)).as_text())
 
     def _placed(self, state: State, batch: Any) -> tuple[State, Any]:
-        there = {name: jax.device_put(state[name], self._sharding(name, axes))
-                 for name, axes in self._rank.own(state).items()}  # fmt: skip
+        there = {
+            name: jax.device_put(state[name], self._sharding(name, axes))
+            for name, axes in self._rank.own(state).items()
+        }
         return there, jax.device_put(batch, NamedSharding(self._mesh, self._samples))
 
     def _all(self, state: State, batch: Any) -> tuple[Any, ...]:
@@ -294,13 +304,19 @@ class RanksOnDevices:
         def ranks(state: State, batch: Any) -> tuple[Any, ...]:
             alone = {name: _first(part) if own[name] else part for name, part in state.items()}
             after, *more = self._rank.rank(alone, batch)
-            back = {name: jax.tree.map(lambda leaf: leaf[None], part) if own[name] else part
-                    for name, part in after.items()}  # fmt: skip
+            back = {
+                name: jax.tree.map(lambda leaf: leaf[None], part) if own[name] else part for name, part in after.items()
+            }
             return back, *more[: 1 + self._gradients_too]
 
         held = {name: _spec(axes) for name, axes in own.items()}
-        run = jax.shard_map(ranks, mesh=self._mesh, in_specs=(held, self._samples), check_vma=False,
-                            out_specs=(held, whole, whole)[: 2 + self._gradients_too])  # fmt: skip
+        run = jax.shard_map(
+            ranks,
+            mesh=self._mesh,
+            in_specs=(held, self._samples),
+            check_vma=False,
+            out_specs=(held, whole, whole)[: 2 + self._gradients_too],
+        )
         made: tuple[Any, ...] = run(state, batch)
         return made
 

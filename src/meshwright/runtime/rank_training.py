@@ -37,22 +37,43 @@ class RankTraining(Training):
         problems = list(rank_refusals(self.row) if self.row.data_words or travels else host_refusals(self.row))
         words = ".".join((*travels, *self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
         if self.spec is not None and self.spec.is_moe:
-            problems.append(Problem(what=f"{words} does not run with {self.spec.name}",
-                                    why="routing is compared with one device, which needs equal weights on all ranks",
-                                    fix="use a dense model", field="model"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{words} does not run with {self.spec.name}",
+                    why="routing is compared with one device, which needs equal weights on all ranks",
+                    fix="use a dense model",
+                    field="model",
+                )
+            )
         if self.spec is None and offload_of(self.row.offload).activations:
-            problems.append(Problem(what=f"{words} does not run with the perceptron", why="activations leave layer by "
-                                    "layer of a decoder", fix="a model such as llama-tiny", field="model"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{words} does not run with the perceptron",
+                    why="activations leave layer by layer of a decoder",
+                    fix="a model such as llama-tiny",
+                    field="model",
+                )
+            )
         if passing in PASSING_STEPS:
             problems += PASSING_STEPS[passing].refusals(self.row, self.spec, sum(self.stage_layers))
         if self.scaling is not None:
-            problems.append(Problem(what=f"{words} does not run in fp16",
-                                    why="kept compression errors would have an earlier loss scale", fix="use bf16",
-                                    field="dtype"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{words} does not run in fp16",
+                    why="kept compression errors would have an earlier loss scale",
+                    fix="use bf16",
+                    field="dtype",
+                )
+            )
         if self.backend != "local":
-            problems.append(Problem(what=f"{words} does not run with backend {self.backend}",
-                                    why="its step is one program of all ranks", fix="use local",
-                                    field="backend"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{words} does not run with backend {self.backend}",
+                    why="its step is one program of all ranks",
+                    fix="use local",
+                    field="backend",
+                )
+            )
         if problems:
             raise UnsupportedError(problems, code="MW411")
 
@@ -62,9 +83,12 @@ class RankTraining(Training):
         data = self.row.data()
         if self.row.offload:
             return HostStep(
-                model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed,
+                model=self.model(),
+                data=data,
+                micro_batches=self.row.micro_batches,
+                seed=self.seed,
                 offload=offload_of(self.row.offload),
-            )  # fmt: skip
+            )
         if data.passing in PASSING_STEPS:
             step = PASSING_STEPS[data.passing].step
             return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)

@@ -85,9 +85,14 @@ class Team:
     def fetch(self, mesh: int, key: Key) -> np.ndarray:
         """A value that a worker keeps."""
         if self.over:
-            raise LostError(Problem(what="the workers that kept this value are gone", field="backend",
-                                    why="a worker was lost, or the runtime was closed",
-                                    fix="go on from the last checkpoint"))  # fmt: skip
+            raise LostError(
+                Problem(
+                    what="the workers that kept this value are gone",
+                    field="backend",
+                    why="a worker was lost, or the runtime was closed",
+                    fix="go on from the last checkpoint",
+                )
+            )
         workers = range(mesh * self.hosts, (mesh + 1) * self.hosts)
         answers = self._together(dict.fromkeys(workers, ("fetch", key)))
         if self.hosts == 1:

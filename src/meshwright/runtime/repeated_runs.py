@@ -58,8 +58,13 @@ def repeated_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]
         for first, last in _alike([[instructions[place].executable or "" for place in unit] for unit in units]):
             behind = units[first - 1][-1] if first else -1
             begin = next(place for place in places if place > behind)
-            loop = _loop(instructions, begin, [[instructions[at] for at in unit] for unit in units[first:last]],
-                         units[last - 1][-1] + 1, buffers)  # fmt: skip
+            loop = _loop(
+                instructions,
+                begin,
+                [[instructions[at] for at in unit] for unit in units[first:last]],
+                units[last - 1][-1] + 1,
+                buffers,
+            )
             if loop is not None:
                 found[begin] = loop
     return found
@@ -96,9 +101,12 @@ def _follows(first: Sequence[str], second: Sequence[str], other: Sequence[str]) 
 
 
 def _loop(
-    instructions: Sequence[Instruction], begin: int, units: Sequence[Sequence[Instruction]], end: int,
+    instructions: Sequence[Instruction],
+    begin: int,
+    units: Sequence[Sequence[Instruction]],
+    end: int,
     buffers: Sequence[Buffer],
-) -> RepeatedRuns | None:  # fmt: skip
+) -> RepeatedRuns | None:
     """Units as a loop; None where they read or leave what a loop cannot hand on."""
     while end < len(instructions) and instructions[end].op is Op.FREE:
         end += 1
@@ -129,13 +137,20 @@ def _loop(
             else:
                 return None
     handed = {by_place[-1].index(buffer) for buffer in sums.values()}
-    results = [own for place, own in enumerate(zip(*by_place, strict=True))
-               if place not in handed and not gone.issuperset(own)]  # fmt: skip
+    results = [
+        own for place, own in enumerate(zip(*by_place, strict=True)) if place not in handed and not gone.issuperset(own)
+    ]
     earlier = {by_place[unit][place] for unit in range(len(units) - 1) for place in handed}
     exact = all(jnp.issubdtype(buffers[buffer].dtype, jnp.inexact) for buffer in sums)
     if not exact or not gone.issuperset(earlier) or len(set(sums.values())) < len(sums):
         return None
     return RepeatedRuns(
-        runs=tuple(one for one in span if one.op is Op.RUN), count=len(units), end=end, body=tuple(units[-1]),
-        whole=tuple(whole), each=tuple(each.values()), sums=tuple(sums.items()), results=tuple(results),
-    )  # fmt: skip
+        runs=tuple(one for one in span if one.op is Op.RUN),
+        count=len(units),
+        end=end,
+        body=tuple(units[-1]),
+        whole=tuple(whole),
+        each=tuple(each.values()),
+        sums=tuple(sums.items()),
+        results=tuple(results),
+    )

@@ -114,8 +114,11 @@ class RingStep(ShardedStep):
             loss, gradients = jax.value_and_grad(self.model.loss)(weights, batch, key)
             moments = {name: self.whole(part) for name, part in state["moments"].items()}
             moved, after = self.optimizer.update(weights, moments, gradients, state["step"])
-            kept = {"weights": self.held(moved), "moments": {name: self.held(part) for name, part in after.items()},
-                    "step": state["step"] + 1}  # fmt: skip
+            kept = {
+                "weights": self.held(moved),
+                "moments": {name: self.held(part) for name, part in after.items()},
+                "step": state["step"] + 1,
+            }
             return kept, loss, self.held(gradients)
 
         return jax.jit(step, compiler_options=ROUNDED_AS_WRITTEN)

@@ -61,9 +61,16 @@ class Training(PlannedTraining):
         Args:
             grid: of a stage's devices; None for one device.
         """
-        return model_of(self.spec, seq_len=self.seq_len, layers=sum(self.stage_layers), hidden=self.hidden,
-                        compute=self.compute, recompute=recompute_runs(self.row, self.stage_layers),
-                        grid=grid, experts=self.row.strategy().expert if grid else None)  # fmt: skip
+        return model_of(
+            self.spec,
+            seq_len=self.seq_len,
+            layers=sum(self.stage_layers),
+            hidden=self.hidden,
+            compute=self.compute,
+            recompute=recompute_runs(self.row, self.stage_layers),
+            grid=grid,
+            experts=self.row.strategy().expert if grid else None,
+        )
 
     def plain_model(self) -> Model:
         """With the plan's recomputation."""

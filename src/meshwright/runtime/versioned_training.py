@@ -46,13 +46,24 @@ class VersionedTraining(Training):
         Training.__post_init__(self)
         name, problems = self.row.schedule, []
         if self.scaling is not None:
-            problems.append(Problem(what=f"{name} does not run in fp16", fix="use bf16", field="dtype",
-                                    why="an overflow in one stage would have to skip the update of all"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{name} does not run in fp16",
+                    fix="use bf16",
+                    field="dtype",
+                    why="an overflow in one stage would have to skip the update of all",
+                )
+            )
         if self.spec is not None and self.spec.tied_embeddings:
             why = "the first and the last stage share the embedding, and stages update by themselves"
-            problems.append(Problem(what=f"{name} does not run with {self.spec.name}", why=why,
-                                    fix=f"a model with untied embeddings such as llama-tiny, or {FIX}",
-                                    field="model"))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"{name} does not run with {self.spec.name}",
+                    why=why,
+                    fix=f"a model with untied embeddings such as llama-tiny, or {FIX}",
+                    field="model",
+                )
+            )
         if problems:
             raise UnsupportedError(problems, code="MW411")
 
@@ -104,8 +115,12 @@ class VersionedTraining(Training):
             steps: in the call.
         """
         method = method_of(self.row, devices, self.seq_len)
-        several = replace(method, num_micro_batches=steps * self.row.micro_batches,
-                          updates=steps * self.updates_per_step, results_apart=True)  # fmt: skip
+        several = replace(
+            method,
+            num_micro_batches=steps * self.row.micro_batches,
+            updates=steps * self.updates_per_step,
+            results_apart=True,
+        )
         return self.parallelized(_step(self.model(grid_of(self.row)), self.optimizer, self.seed), several)
 
     @property
@@ -122,8 +137,9 @@ class VersionedTraining(Training):
         """
         model, optimizer, key = self.plain_model(), self.optimizer, jax.random.key(self.seed)
         gradient = jax.jit(jax.value_and_grad(model.loss))
-        renewed = jax.jit(lambda state, total, each: _updated(
-            optimizer, state, jax.tree.map(lambda leaf: leaf / each, total)))  # fmt: skip
+        renewed = jax.jit(
+            lambda state, total, each: _updated(optimizer, state, jax.tree.map(lambda leaf: leaf / each, total))
+        )
         count, each = self.row.micro_batches, self.row.micro_batches // self.updates_per_step
 
         def steps(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
@@ -138,8 +154,9 @@ class VersionedTraining(Training):
                     oldest += 1
                 weights = jax.tree.map(
                     lambda stage, *leaves: leaves[seen[stage] - oldest],  # noqa: B023 (read at once)
-                    homes, *(one["weights"] for one in made),
-                )  # fmt: skip
+                    homes,
+                    *(one["weights"] for one in made),
+                )
                 value, found = gradient(weights, part, key)
                 values.append(value)
                 total = found if total is None else jax.tree.map(jnp.add, total, found)

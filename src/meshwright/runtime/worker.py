@@ -201,14 +201,15 @@ class MeshWorker:
         self._drop(orders.drop)
         self._executor = self._executors[orders.program]
         buffers = self._executor.buffers
-        fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
-               for buffer, value in orders.fed.items()}  # fmt: skip
+        fed = {
+            buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
+            for buffer, value in orders.fed.items()
+        }
         if orders.reading is not None:
             self._readings[orders.program] = orders.reading
         targets, indices, sources = self._readings.get(orders.program, ((), (), ()))
         made_by = [self._kept.get(step, {}) for step in orders.steps]
-        fed |= {target: made_by[index][source]
-                for target, index, source in zip(targets, indices, sources, strict=True)}  # fmt: skip
+        fed |= {target: made_by[index][source] for target, index, source in zip(targets, indices, sources, strict=True)}
         for move in orders.moves:
             if move.source == self._part.mesh:
                 self._give(move)

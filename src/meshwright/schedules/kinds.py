@@ -67,12 +67,9 @@ class Lane(IntEnum):
 
 
 LANE = np.array(
-    [Lane.COMPUTE] * 7
-    + [Lane.SEND, Lane.RECEIVE] * 2
-    + [Lane.COLLECTIVE] * 3
-    + [Lane.HOST_OUT, Lane.HOST_IN] * 2,
+    [Lane.COMPUTE] * 7 + [Lane.SEND, Lane.RECEIVE] * 2 + [Lane.COLLECTIVE] * 3 + [Lane.HOST_OUT, Lane.HOST_IN] * 2,
     np.int8,
-)  # fmt: skip
+)
 """Lane of each kind."""
 
 ROUNDS = np.isin(

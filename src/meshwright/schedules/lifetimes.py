@@ -115,9 +115,11 @@ def _versions(tasks: TaskColumns) -> Iterator[Problem]:
     if other.any():
         task = int(np.nonzero(other)[0][0])
         yield _problem(
-            tasks, task, f"differs from {tasks.name(int(forward[task]))} in its version ({other.sum()} such)",
+            tasks,
+            task,
+            f"differs from {tasks.name(int(forward[task]))} in its version ({other.sum()} such)",
             "give both the version that the forward used",
-        )  # fmt: skip
+        )
 
 
 def versions_made(tasks: TaskColumns) -> Int[np.ndarray, " tasks"]:

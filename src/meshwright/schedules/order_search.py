@@ -232,9 +232,11 @@ def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int
     following, preceding = placement.following.tolist(), placement.preceding.tolist()
     latency = [0.0] * placement.stages if work.latency_s is None else list(work.latency_s)
     seconds = {
-        Kind.F: list(work.forward_s), Kind.I: list(work.gradient_s), Kind.B: list(work.gradient_s),
+        Kind.F: list(work.forward_s),
+        Kind.I: list(work.gradient_s),
+        Kind.B: list(work.gradient_s),
         Kind.W: list(work.weight_s or ()),
-    }  # fmt: skip
+    }
     gradient = Kind.B if work.weight_s is None else Kind.I
     latest: dict[tuple[Kind, int, int], float] = {}
     left = [list(tasks) for tasks in order.lists]

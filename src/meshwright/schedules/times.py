@@ -45,8 +45,17 @@ class Times:
     """Whether the durations of tasks have one more axis, the last: micro-batches (transfers have none)."""
 
     @classmethod
-    def equal(cls, p: int, v: int = 1, *, forward_s: float = 1.0, backward_s: float = 2.0, transfer_s: float = 0.0,
-              weight_s: float | None = None, recompute_s: float | None = None) -> Times:  # fmt: skip
+    def equal(
+        cls,
+        p: int,
+        v: int = 1,
+        *,
+        forward_s: float = 1.0,
+        backward_s: float = 2.0,
+        transfer_s: float = 0.0,
+        weight_s: float | None = None,
+        recompute_s: float | None = None,
+    ) -> Times:
         """The same times, given per full worker share, on every worker; a chunk takes 1/v of them."""
 
         def share(seconds: float) -> np.ndarray:
@@ -145,9 +154,14 @@ _MICRO_BATCHED = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.X})
 
 
 def _message_seconds(
-    placement: Placement, latency: np.ndarray, back_latency: np.ndarray, sending: np.ndarray, back_sending: np.ndarray,
-    *, serial: bool,
-) -> dict[Kind, np.ndarray]:  # fmt: skip
+    placement: Placement,
+    latency: np.ndarray,
+    back_latency: np.ndarray,
+    sending: np.ndarray,
+    back_sending: np.ndarray,
+    *,
+    serial: bool,
+) -> dict[Kind, np.ndarray]:
     """Seconds of SEND and RECV by their own worker and chunk; the other arrays are by the upstream stage's."""
     forward, backward = (latency + sending, back_latency + back_sending) if serial else (sending, back_sending)
     has_before = placement.preceding >= 0

@@ -230,10 +230,8 @@ def listed_ways(
                     continue
             bound_s = order_lower_bound_s(virtual_stage_work(placement, (m,), own, size, caps), span=span)
             ways.append(
-                Way(
-                    name=name, v=v, schedule=None, placement=placement, times=own, stage_bytes=size, bound_s=bound_s
-                )
-            )  # fmt: skip
+                Way(name=name, v=v, schedule=None, placement=placement, times=own, stage_bytes=size, bound_s=bound_s)
+            )
     return ways, out
 
 

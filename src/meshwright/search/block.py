@@ -181,8 +181,11 @@ class Block:
             open_plans &= time_s <= threshold_s
             some = np.flatnonzero(open_plans.any(axis=0))
             pair_row, pair_shape, open_plans, time_s = (
-                pair_row[some], pair_shape[some], open_plans[:, some], time_s[:, some]
-            )  # fmt: skip
+                pair_row[some],
+                pair_shape[some],
+                open_plans[:, some],
+                time_s[:, some],
+            )
             if not len(some):
                 return _candidates(found), priced, 0
         load = self._pair_load(pair_row, pair_shape)
@@ -192,8 +195,11 @@ class Block:
             some = np.flatnonzero(least <= self.limit_bytes)
             self.least_bytes = min(self.least_bytes, float(least.min()))
             pair_row, pair_shape, open_plans, load = (
-                pair_row[some], pair_shape[some], open_plans[:, some], load.take(some)
-            )  # fmt: skip
+                pair_row[some],
+                pair_shape[some],
+                open_plans[:, some],
+                load.take(some),
+            )
             time_s = None if time_s is None else time_s[:, some]
         if not len(pair_row):
             return _candidates(found), priced, 0

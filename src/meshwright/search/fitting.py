@@ -261,8 +261,13 @@ class _PathLengths:
         weight = fitting.factored.workload.precision.bytes_of("weights") / hardware.host_bytes_per_s
         self.fetched_s = np.broadcast_to(grid.strategies(fitting.factored.workload).offload_weights * weight, grid.rows)
         kept_s = away.activations / hardware.host_bytes_per_s
-        self.fetched = [[((costs.dense_parameters + costs.expert_parameters) * fitting.stored @ way, number)
-                         for costs, number in factors] for way in ways]  # fmt: skip
+        self.fetched = [
+            [
+                ((costs.dense_parameters + costs.expert_parameters) * fitting.stored @ way, number)
+                for costs, number in factors
+            ]
+            for way in ways
+        ]
         self.kept = [[(costs.kept_bytes @ way * kept_s, number) for costs, number in factors] for way in ways]
 
     def of(self, here: slice) -> Float[np.ndarray, "rows paths"]:

@@ -67,9 +67,14 @@ def layer_options(
     forward_s, backward_s = costs.forward_s[rows, mode], costs.backward_s[rows, mode]
     parameters, nothing = costs.dense_parameters[rows, mode], np.zeros(len(strategies))
     sharding = sharding_columns(strategies)
-    network = DataNetwork(sharding, DataGroups(
-        dense_stride=np.array([[one.tp] for one in strategies]), expert_stride=np.ones((len(strategies), 1), int),
-    ), hardware)  # fmt: skip
+    network = DataNetwork(
+        sharding,
+        DataGroups(
+            dense_stride=np.array([[one.tp] for one in strategies]),
+            expert_stride=np.ones((len(strategies), 1), int),
+        ),
+        hardware,
+    )
     gathered = layer_sync(
         parameters[:, None], nothing[:, None], forward_s[:, None], backward_s[:, None], sharding, network, workload
     )

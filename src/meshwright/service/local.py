@@ -148,8 +148,12 @@ def listening(port: int | None, host: str = ADDRESS) -> socket.socket:
     try:
         socket.getaddrinfo(host, None, socket.AF_INET)
     except OSError:
-        problem = Problem(what=f"host {host[:80]!r} has no address", why="it does not resolve to an IPv4 address",
-                          fix="--host 127.0.0.1, or an address of this machine", field="host")  # fmt: skip
+        problem = Problem(
+            what=f"host {host[:80]!r} has no address",
+            why="it does not resolve to an IPv4 address",
+            fix="--host 127.0.0.1, or an address of this machine",
+            field="host",
+        )
         raise InputError(problem, code="MW242") from None
     free = next((found for at in ([port] if port else _usual()) if (found := _bound(at, host)) is not None), None)
     if free is not None:

@@ -165,8 +165,11 @@ class PlanRow:
 
     def expert_words(self) -> list[str]:
         """Tokens about the way of tokens to experts on other ranks."""
-        return [token for token, (field, stated) in expert_tokens().items()
-                if (value := getattr(self, field)) == stated and isinstance(value, type(stated))]  # fmt: skip
+        return [
+            token
+            for token, (field, stated) in expert_tokens().items()
+            if (value := getattr(self, field)) == stated and isinstance(value, type(stated))
+        ]
 
     def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
         """The strategy of a layer; `recomputed` says on which side of a `block` boundary the layer is."""

@@ -32,10 +32,31 @@ class MovedExperts(ExpertMethod):
         weights, gradients = elements * formats.weights, elements * formats.gradients
         first = 1.0 / columns.ep
         return (
-            Call(kind="all_gather", category="ep", phase="forward", group="ep", payload_bytes=weights,
-                 beside="forward", head_share=first),
-            Call(kind="all_gather", category="ep", phase="backward", group="ep", payload_bytes=weights,
-                 beside="input_gradient", head_share=first),
-            Call(kind="reduce_scatter", category="ep", phase="backward", group="ep", payload_bytes=gradients,
-                 beside="weight_gradient", head_share=first),
-        )  # fmt: skip
+            Call(
+                kind="all_gather",
+                category="ep",
+                phase="forward",
+                group="ep",
+                payload_bytes=weights,
+                beside="forward",
+                head_share=first,
+            ),
+            Call(
+                kind="all_gather",
+                category="ep",
+                phase="backward",
+                group="ep",
+                payload_bytes=weights,
+                beside="input_gradient",
+                head_share=first,
+            ),
+            Call(
+                kind="reduce_scatter",
+                category="ep",
+                phase="backward",
+                group="ep",
+                payload_bytes=gradients,
+                beside="weight_gradient",
+                head_share=first,
+            ),
+        )

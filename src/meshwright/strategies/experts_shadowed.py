@@ -31,8 +31,20 @@ class ShadowedExperts(ExpertMethod):
         assert columns.shadowed is not None
         elements = np.minimum(columns.shadowed, op.experts) * one * (columns.ep > 1)
         return (
-            Call(kind="broadcast", category="ep", phase="forward", group="ep",
-                 payload_bytes=elements * formats.weights, beside="forward"),
-            Call(kind="broadcast", category="ep", phase="backward", group="ep",
-                 payload_bytes=elements * formats.gradients, beside="weight_gradient"),
-        )  # fmt: skip
+            Call(
+                kind="broadcast",
+                category="ep",
+                phase="forward",
+                group="ep",
+                payload_bytes=elements * formats.weights,
+                beside="forward",
+            ),
+            Call(
+                kind="broadcast",
+                category="ep",
+                phase="backward",
+                group="ep",
+                payload_bytes=elements * formats.gradients,
+                beside="weight_gradient",
+            ),
+        )

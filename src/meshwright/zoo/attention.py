@@ -142,9 +142,15 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
 
 
 def attention(
-    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: DeviceGrid | None = None,
+    spec: Attention,
+    weights: Weights,
+    x: jax.Array,
+    *,
+    rotary: bool,
+    core_again: bool,
+    grid: DeviceGrid | None = None,
     held: WholeTensors = WHOLE,
-) -> jax.Array:  # fmt: skip
+) -> jax.Array:
     """Attention of every sample to itself.
 
     Args:

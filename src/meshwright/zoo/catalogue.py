@@ -25,9 +25,12 @@ MOST_PARAMETERS = 2_000_000_000
 
 
 def spec_named(
-    text: str | os.PathLike[str] | ModelSpec, *, layers: int | None = None, hidden: int | None = None,
+    text: str | os.PathLike[str] | ModelSpec,
+    *,
+    layers: int | None = None,
+    hidden: int | None = None,
     vocab: int | None = None,
-) -> ModelSpec | None:  # fmt: skip
+) -> ModelSpec | None:
     """The spec of a model, its sizes changed; None for the perceptron, which is no transformer.
 
     Args:
@@ -42,8 +45,14 @@ def spec_named(
     """
     if text == PERCEPTRON:
         if vocab is not None:
-            raise InputError(Problem(what=f"{PERCEPTRON} has no vocabulary", why="it maps vectors to vectors",
-                                     fix="leave --vocab out", field="vocab"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    what=f"{PERCEPTRON} has no vocabulary",
+                    why="it maps vectors to vectors",
+                    fix="leave --vocab out",
+                    field="vocab",
+                )
+            )
         return None
     known = text if isinstance(text, ModelSpec) else TINY.get(str(text)) or _of_library(text)
     if (layers, hidden, vocab) != (None, None, None):
@@ -70,10 +79,16 @@ def _of_library(text: str | os.PathLike[str]) -> ModelSpec:
 
 
 def model_of(
-    spec: ModelSpec | None, *, seq_len: int, layers: int | None = None, hidden: int | None = None,
-    compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (), grid: DeviceGrid | None = None,
+    spec: ModelSpec | None,
+    *,
+    seq_len: int,
+    layers: int | None = None,
+    hidden: int | None = None,
+    compute: str | None = None,
+    recompute: tuple[tuple[int, Recompute], ...] = (),
+    grid: DeviceGrid | None = None,
     experts: ExpertParallel | None = None,
-) -> Model:  # fmt: skip
+) -> Model:
     """A model that can be trained.
 
     Args:

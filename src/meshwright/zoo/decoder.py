@@ -44,14 +44,24 @@ def check_supported(spec: ModelSpec, seq_len: int) -> None:
         UnsupportedError: it cannot, with every reason.
     """
     problems = [
-        Problem(what=f"{spec.name} has {what}", why="models that run here are decoders of grouped attention and MLPs or"
-                " experts", fix="a model such as llama-3.1-8b, gpt2 or mixtral-8x7b, scaled down", field="model")
+        Problem(
+            what=f"{spec.name} has {what}",
+            why="models that run here are decoders of grouped attention and MLPs or experts",
+            fix="a model such as llama-3.1-8b, gpt2 or mixtral-8x7b, scaled down",
+            field="model",
+        )
         for what in dict.fromkeys(_missing(spec))
-    ]  # fmt: skip
+    ]
     most = spec.learned_positions or spec.max_seq_len
     if seq_len > most:
-        problems.append(Problem(what=f"{seq_len} tokens a sample, {spec.name} has {most} positions",
-                                why="every token has a position", fix=f"--seq {most}", field="seq_len"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"{seq_len} tokens a sample, {spec.name} has {most} positions",
+                why="every token has a position",
+                fix=f"--seq {most}",
+                field="seq_len",
+            )
+        )
     if problems:
         raise UnsupportedError(problems, code="MW410")
 

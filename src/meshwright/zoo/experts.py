@@ -50,8 +50,11 @@ def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> W
     if spec.gated:
         weights["gate"] = drawn(gate, wide, hidden)
     if spec.bias:
-        weights |= {f"{name}_bias": jnp.zeros((spec.experts, weights[name].shape[-1]))
-                    for name in tuple(weights) if name != "router"}  # fmt: skip
+        weights |= {
+            f"{name}_bias": jnp.zeros((spec.experts, weights[name].shape[-1]))
+            for name in tuple(weights)
+            if name != "router"
+        }
     if spec.router_bias:
         weights["router_bias"] = jnp.zeros(spec.experts)
     if spec.shared_ffn_hidden:

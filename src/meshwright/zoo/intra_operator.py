@@ -120,11 +120,17 @@ class IntraOperator:
 def _check(part: ModelSlice, workload: Workload) -> None:
     problems = []
     if len(part.layers) != 1 or not isinstance(part.layers[0][0].mlp, DenseMlp):
-        problems.append(Problem(what="the compiler does not know this slice", why="it plans equal dense layers",
-                                field="layers"))  # fmt: skip
+        problems.append(
+            Problem(what="the compiler does not know this slice", why="it plans equal dense layers", field="layers")
+        )
     if workload.precision.compute not in FORMATS:
-        problems.append(Problem(what=f"the compiler does not trace {workload.precision.compute}",
-                                why=f"products are in {', '.join(FORMATS)}", field="dtype"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"the compiler does not trace {workload.precision.compute}",
+                why=f"products are in {', '.join(FORMATS)}",
+                field="dtype",
+            )
+        )
     if problems:
         raise UnsupportedError(problems, code="MW406")
 
@@ -146,10 +152,15 @@ def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, 
     spec = replace(model, runs=(LayerRun(layers=(kind,), repeats=TRACED),), mtp_layers=0)
     decoder, optimizer = Decoder(spec=spec, seq_len=seq_len, compute=FORMATS[compute]), Adam()
     weights = jax.eval_shape(decoder.init, jax.eval_shape(lambda: jax.random.key(0)))
-    state = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
-             "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip
-    batch = {"tokens": jax.ShapeDtypeStruct((samples, seq_len + 1), jnp.int32),
-             "sample": jax.ShapeDtypeStruct((samples,), jnp.int32)}  # fmt: skip
+    state = {
+        "weights": weights,
+        "moments": jax.eval_shape(optimizer.init, weights),
+        "step": jax.ShapeDtypeStruct((), jnp.int32),
+    }
+    batch = {
+        "tokens": jax.ShapeDtypeStruct((samples, seq_len + 1), jnp.int32),
+        "sample": jax.ShapeDtypeStruct((samples,), jnp.int32),
+    }
     reader = LossReader(train_step(decoder, optimizer), (state, batch))
     layers = Layers.of(*reader.read(1))
     inner = [number for number in range(1, len(layers.parts) - 1) if layers.contents[number] == layers.contents[2]]

@@ -30,8 +30,10 @@ class Perceptron:
             key: of the random numbers.
         """
         keys = jax.random.split(key, self.num_layers)
-        return [{"weight": drawn(one, (self.hidden, self.hidden), self.hidden), "bias": jnp.zeros(self.hidden)}
-                for one in keys]  # fmt: skip
+        return [
+            {"weight": drawn(one, (self.hidden, self.hidden), self.hidden), "bias": jnp.zeros(self.hidden)}
+            for one in keys
+        ]
 
     def loss(self, weights: list[dict[str, jax.Array]], batch: dict[str, jax.Array], key: jax.Array) -> jax.Array:
         """Mean squared error.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.specs.layers.attention import Attention
@@ -12,9 +13,17 @@ from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 
-def _tiny(name: str, family: str, layer: LayerSpec, **fields: object) -> ModelSpec:
-    return ModelSpec(name=name, family=family, hidden=64, vocab=256, max_seq_len=1024, source="made for laptops",
-                     runs=(LayerRun(layers=(layer,), repeats=4),), **fields)  # type: ignore[arg-type]  # fmt: skip
+def _tiny(name: str, family: str, layer: LayerSpec, **fields: Any) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        family=family,
+        hidden=64,
+        vocab=256,
+        max_seq_len=1024,
+        source="made for laptops",
+        runs=(LayerRun(layers=(layer,), repeats=4),),
+        **fields,
+    )
 
 
 _GPT = LayerSpec(
@@ -54,12 +63,20 @@ def scaled_model(
     Raises:
         InputError: a size that cannot be.
     """
-    problems = [Problem(what=f"{name} = {value}", why="it counts from 1", fix=f"--{name} 4", field=name)
-                for name, value in (("layers", layers), ("hidden", hidden), ("vocab", vocab))
-                if value is not None and value < 1]  # fmt: skip
+    problems = [
+        Problem(what=f"{name} = {value}", why="it counts from 1", fix=f"--{name} 4", field=name)
+        for name, value in (("layers", layers), ("hidden", hidden), ("vocab", vocab))
+        if value is not None and value < 1
+    ]
     if layers is not None and layers > spec.num_layers:
-        problems.append(Problem(what=f"{layers} layers, {spec.name} has {spec.num_layers}", field="layers",
-                                why="models are scaled down", fix=f"--layers {spec.num_layers} or fewer"))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"{layers} layers, {spec.name} has {spec.num_layers}",
+                field="layers",
+                why="models are scaled down",
+                fix=f"--layers {spec.num_layers} or fewer",
+            )
+        )
     if problems:
         raise InputError(problems)
     kept = list(spec.layers())[:layers]
@@ -102,6 +119,7 @@ def _narrowed(layer: LayerSpec, old: int, new: int) -> LayerSpec:
     if isinstance(thought, DenseMlp):
         thought = replace(thought, ffn_hidden=share(thought.ffn_hidden))
     elif isinstance(thought, MoeMlp):
-        thought = replace(thought, ffn_hidden=share(thought.ffn_hidden),
-                          shared_ffn_hidden=share(thought.shared_ffn_hidden))  # fmt: skip
+        thought = replace(
+            thought, ffn_hidden=share(thought.ffn_hidden), shared_ffn_hidden=share(thought.shared_ffn_hidden)
+        )
     return replace(layer, attention=seen, mlp=thought)

@@ -168,8 +168,12 @@ def updated(
     finite = jnp.isfinite(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(gradients)))
     moved = optimizer.update(*held, gradients, step)
     weights, moments = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, held)
-    after = {"weights": weights, "moments": moments, "step": step + finite.astype(step.dtype),
-             "scaling": scaling.after(state["scaling"], finite=finite)}  # fmt: skip
+    after = {
+        "weights": weights,
+        "moments": moments,
+        "step": step + finite.astype(step.dtype),
+        "scaling": scaling.after(state["scaling"], finite=finite),
+    }
     return after, value / scale, gradients
 
 

@@ -120,9 +120,13 @@ ADDED: dict[str, Loss] = {
     "beside the samples": lambda w, b: jnp.mean((b["x"] @ w) ** 3) + 0.1 * jnp.sum(w**2),
     "root of a mean": lambda w, b: jnp.sqrt(jnp.mean((b["x"] @ w) ** 2)),
     "by position in the batch": lambda w, b: jnp.mean((b["x"] @ w) * jnp.arange(float(SAMPLES))[:, None]),
-    "moments of the batch": normed, "one key": dropped, "a key for each sample": dropped_by_sample,
-    "loop": recurrent, "loop over a sum": summing, "rows": chosen,
-}  # fmt: skip
+    "moments of the batch": normed,
+    "one key": dropped,
+    "a key for each sample": dropped_by_sample,
+    "loop": recurrent,
+    "loop over a sum": summing,
+    "rows": chosen,
+}
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -142,8 +146,10 @@ def test_one_sample_for_each_rank() -> None:
 def test_sums_are_taken_between_ranks_only_where_they_are_scaled_by_data() -> None:
     taken = {name: str(shared_out(ADDED[name]).stages[0].program).count("psum") for name in ADDED}
     assert {name for name, count in taken.items() if count} == {
-        "weighted mean", "root of a mean", "moments of the batch"
-    }  # fmt: skip
+        "weighted mean",
+        "root of a mean",
+        "moments of the batch",
+    }
     assert taken["weighted mean"] == 2
 
 

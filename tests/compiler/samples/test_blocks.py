@@ -59,8 +59,10 @@ ADDED: dict[str, Loss] = {
     "one mask": lambda w, b: jnp.mean(
         jnp.where(jax.random.bernoulli(jax.random.key(3), 0.5, (2 * SAMPLES, WIDTH)), both(b) @ w, 0.0) ** 2
     ),
-    "layers": by_layers, "begun with zeros": begun_with_zeros, "picked": picked,
-}  # fmt: skip
+    "layers": by_layers,
+    "begun with zeros": begun_with_zeros,
+    "picked": picked,
+}
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -93,14 +95,15 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "every pair": (lambda w, b: jnp.mean(jax.nn.softmax(both(b) @ w @ both(b).T)), "dot_general"),
     "rows of each sample": (lambda w, b: jnp.mean((both(b) @ w) * jnp.repeat(b["x"], 2, axis=0)), "mul"),
     "with rows of each sample": (
-        lambda w, b: jnp.mean(jnp.concatenate([b["x"], jnp.repeat(b["x"], 2, axis=0)]) @ w), "concatenate"
+        lambda w, b: jnp.mean(jnp.concatenate([b["x"], jnp.repeat(b["x"], 2, axis=0)]) @ w),
+        "concatenate",
     ),
     "pairs of rows": (lambda w, b: jnp.mean((both(b) @ w)[:12].reshape(2, 6, WIDTH)), "slice"),
     "branches": (looped, "cond"),
     "sorted": (lambda w, b: jnp.mean(jnp.sort(both(b) @ w, 0) * both(b)), "sort"),
     "a pullback of its own": (lambda w, b: jnp.mean(halved(both(b) @ w)), "custom_vjp_call"),
     "one by one": (lambda w, b: jnp.mean(jax.lax.map(lambda x: x @ w, both(b))), "a loop over samples"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MIXED)

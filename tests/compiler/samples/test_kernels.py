@@ -22,10 +22,14 @@ def _called(kernel: Callable[..., None], x: Any, place: Callable[[Any], Any], sc
     size, length, width = x.shape
     block = (1, length, width)
     return pl.pallas_call(
-        kernel, grid=(size,), in_specs=[pl.BlockSpec(block, lambda i: (i, 0, 0))],
-        out_specs=pl.BlockSpec(block, lambda i: (place(i), 0, 0)), out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        scratch_shapes=scratch, interpret=True,
-    )(x)  # fmt: skip
+        kernel,
+        grid=(size,),
+        in_specs=[pl.BlockSpec(block, lambda i: (i, 0, 0))],
+        out_specs=pl.BlockSpec(block, lambda i: (place(i), 0, 0)),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        scratch_shapes=scratch,
+        interpret=True,
+    )(x)
 
 
 def _doubles(x_ref: Any, o_ref: Any) -> None:

@@ -28,8 +28,11 @@ def test_samples_on_one_axis_and_columns_and_rows_on_the_other(sizes: tuple[int,
     for data, tensor in ((0, 1), (1, 0)):
         activations = samples * narrow * 4 / sizes[data]
         gradient = narrow * wide * 4 / sizes[tensor]
-        closed.append((2 * pairs - 1) * mesh.all_reduce_s(tensor, activations)
-                      + 2 * pairs * mesh.all_reduce_s(data, gradient) + mesh.all_reduce_s(data, 4))  # fmt: skip
+        closed.append(
+            (2 * pairs - 1) * mesh.all_reduce_s(tensor, activations)
+            + 2 * pairs * mesh.all_reduce_s(data, gradient)
+            + mesh.all_reduce_s(data, 4)
+        )
     assert moved_s(planned) == pytest.approx(min(closed), rel=1e-6)
 
 
@@ -51,10 +54,12 @@ def test_convolutions_by_samples_reduce_their_kernels() -> None:
 FREE: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "argmax": (lambda w, x: jnp.mean(w * jnp.take_along_axis(x, jnp.argmax(x, -1)[:, None], -1)), [(1,), (64, 32)]),
     "sort": (lambda w, x: jnp.mean(w * jnp.sort(x, -1)), [(1,), (64, 32)]),
-    "uneven reshape": (lambda w, x: jnp.mean(w * x.reshape(64, 4, 3).transpose(0, 2, 1).reshape(64, 12)),
-                       [(1,), (64, 12)]),
+    "uneven reshape": (
+        lambda w, x: jnp.mean(w * x.reshape(64, 4, 3).transpose(0, 2, 1).reshape(64, 12)),
+        [(1,), (64, 12)],
+    ),
     "gather": (lambda w, x: jnp.mean(w * jnp.take(x, jnp.arange(8), axis=1, mode="clip")), [(1,), (64, 32)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FREE)

@@ -74,8 +74,9 @@ def priced_bytes(sharding: SolvedSharding) -> float:
 
 
 def shapes(tree: Any) -> Any:
-    return jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), tree,
-                        is_leaf=lambda node: isinstance(node, tuple))  # fmt: skip
+    return jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), tree, is_leaf=lambda node: isinstance(node, tuple)
+    )
 
 
 def block(weights: Any, x: jax.Array) -> jax.Array:
@@ -88,8 +89,14 @@ def block(weights: Any, x: jax.Array) -> jax.Array:
 
 def transformer(layers: int, hidden: int) -> Any:
     head = (hidden, HEADS, hidden // HEADS)
-    one = {"q": head, "k": head, "v": head, "out": (HEADS, hidden // HEADS, hidden), "up": (hidden, 4 * hidden),
-           "down": (4 * hidden, hidden)}  # fmt: skip
+    one = {
+        "q": head,
+        "k": head,
+        "v": head,
+        "out": (HEADS, hidden // HEADS, hidden),
+        "up": (hidden, 4 * hidden),
+        "down": (4 * hidden, hidden),
+    }
     return shapes([one] * layers)
 
 
@@ -125,8 +132,14 @@ def experts_loss(weights: Any, batch: Any) -> jax.Array:
 def experts_shapes() -> tuple[Any, Any]:
     """Of weights, and of tokens and their dispatch."""
     width, wide, groups, tokens, experts = 16, 512, 64, 32, 8
-    weights = shapes({"before": (width, width), "up": (experts, width, wide), "down": (experts, wide, width),
-                      "after": (width, width)})  # fmt: skip
+    weights = shapes(
+        {
+            "before": (width, width),
+            "up": (experts, width, wide),
+            "down": (experts, wide, width),
+            "after": (width, width),
+        }
+    )
     return weights, shapes([(groups, tokens, width), (groups, tokens, experts, tokens // experts)])
 
 

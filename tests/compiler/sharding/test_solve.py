@@ -46,9 +46,10 @@ def test_no_choice_is_better(seed: int) -> None:
 def test_a_node_may_have_many_neighbours_without_a_choice() -> None:
     """More of them than an array has axes."""
     star = ChoiceProblem(
-        costs=(np.zeros(3), *(np.ones(1) for _ in range(80))), memory=(np.zeros(3), *(np.zeros(1) for _ in range(80))),
+        costs=(np.zeros(3), *(np.ones(1) for _ in range(80))),
+        memory=(np.zeros(3), *(np.zeros(1) for _ in range(80))),
         edges={(0, leaf): np.array([[2.0], [1.0], [3.0]]) for leaf in range(1, 81)},
-    )  # fmt: skip
+    )
     found = solve_choices(star)
     assert found.choice == (1, *(0,) * 80)
     assert found.objective_s == pytest.approx(160.0)

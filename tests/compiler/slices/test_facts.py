@@ -69,8 +69,14 @@ def test_what_is_known_holds_for_every_entry(numbers: list[int], how: str) -> No
     a, b, c, d = numbers
 
     def made() -> Any:
-        compare: Any = {"ge": jnp.greater_equal, "gt": jnp.greater, "le": jnp.less_equal, "lt": jnp.less,
-                        "eq": jnp.equal, "ne": jnp.not_equal}[how]  # fmt: skip
+        compare: Any = {
+            "ge": jnp.greater_equal,
+            "gt": jnp.greater,
+            "le": jnp.less_equal,
+            "lt": jnp.less,
+            "eq": jnp.equal,
+            "ne": jnp.not_equal,
+        }[how]
         return compare(a * places()[:, None] + b, c * places() + d)
 
     table, found = np.asarray(made()), facts(made)

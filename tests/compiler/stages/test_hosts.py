@@ -52,10 +52,24 @@ def test_numbers_must_be_positive() -> None:
     assert len(raised.value.problems) == 2
 
 
-OLD = Hosts(name="old", hosts=2, devices_per_host=4, flop_per_s=1e12, inside_bytes_per_s=50e9, between_bytes_per_s=4e9,
-            memory_bytes=16e9)  # fmt: skip
-NEW = Hosts(name="new", hosts=1, devices_per_host=8, flop_per_s=5e12, inside_bytes_per_s=4e11, between_bytes_per_s=5e10,
-            memory_bytes=80e9)  # fmt: skip
+OLD = Hosts(
+    name="old",
+    hosts=2,
+    devices_per_host=4,
+    flop_per_s=1e12,
+    inside_bytes_per_s=50e9,
+    between_bytes_per_s=4e9,
+    memory_bytes=16e9,
+)
+NEW = Hosts(
+    name="new",
+    hosts=1,
+    devices_per_host=8,
+    flop_per_s=5e12,
+    inside_bytes_per_s=4e11,
+    between_bytes_per_s=5e10,
+    memory_bytes=80e9,
+)
 
 
 def test_a_stage_lies_within_one_kind_of_hosts() -> None:

@@ -79,8 +79,9 @@ def test_stacked_layers_are_layers_and_alike() -> None:
     layers = Layers.of(read(loss, (4, 8), (5, 8, 8), (8, 8)), (1, 2))
     assert len(layers.ends) == 6
     assert layers.contents[1] == layers.contents[2] == layers.contents[3]
-    shapes = [[part.program.jaxpr.invars[place].aval.shape for place in range(len(part.parameters))]
-              for part in layers.parts]  # fmt: skip
+    shapes = [
+        [part.program.jaxpr.invars[place].aval.shape for place in range(len(part.parameters))] for part in layers.parts
+    ]
     assert shapes == [[(1, 8, 8)]] * 5 + [[(8, 8)]]
 
 

@@ -13,10 +13,27 @@ from meshwright.compiler.stages.partition import PartitionTimes, StageChoice, st
 from meshwright.compiler.stages.ranges import LayerRanges, RangeVariant
 from meshwright.specs.cluster import LinkSpec
 
-HOSTS = Hosts(hosts=2, devices_per_host=2, flop_per_s=1.0, memory_bytes=10.0, inside_bytes_per_s=10.0,
-              between_bytes_per_s=1.0, inside_latency_s=0.01, between_latency_s=0.1)  # fmt: skip
-SLOW = Hosts(name="slow", hosts=1, devices_per_host=2, flop_per_s=0.5, memory_bytes=5.0, inside_bytes_per_s=5.0,
-             between_bytes_per_s=0.5, inside_latency_s=0.02, between_latency_s=0.2)  # fmt: skip
+HOSTS = Hosts(
+    hosts=2,
+    devices_per_host=2,
+    flop_per_s=1.0,
+    memory_bytes=10.0,
+    inside_bytes_per_s=10.0,
+    between_bytes_per_s=1.0,
+    inside_latency_s=0.01,
+    between_latency_s=0.1,
+)
+SLOW = Hosts(
+    name="slow",
+    hosts=1,
+    devices_per_host=2,
+    flop_per_s=0.5,
+    memory_bytes=5.0,
+    inside_bytes_per_s=5.0,
+    between_bytes_per_s=0.5,
+    inside_latency_s=0.02,
+    between_latency_s=0.2,
+)
 FAR = LinkSpec(between=("slow", "hosts"), bandwidth_bytes_per_s=0.3, latency_s=0.4)
 ONE = Row.of(HOSTS)
 TWO, TURNED = Islands(groups=(SLOW, HOSTS), links=(FAR,)).rows()

@@ -21,13 +21,23 @@ def drawn() -> StagesPlan:
     from benchmarks.compiler import Case, gpt_step
 
     slow = Hosts(
-        name="slow", hosts=1, devices_per_host=4, flop_per_s=60e12, memory_bytes=16e9, inside_bytes_per_s=130e9,
+        name="slow",
+        hosts=1,
+        devices_per_host=4,
+        flop_per_s=60e12,
+        memory_bytes=16e9,
+        inside_bytes_per_s=130e9,
         between_bytes_per_s=3e9,
-    )  # fmt: skip
+    )
     quick = Hosts(
-        name="quick", hosts=1, devices_per_host=8, flop_per_s=150e12, memory_bytes=40e9, inside_bytes_per_s=250e9,
+        name="quick",
+        hosts=1,
+        devices_per_host=8,
+        flop_per_s=150e12,
+        memory_bytes=40e9,
+        inside_bytes_per_s=250e9,
         between_bytes_per_s=3e9,
-    )  # fmt: skip
+    )
     step, shapes = gpt_step(Case("GPT of 12 layers", 12, 2560, 32, 12, 0.0))
     return plan_step(
         step, shapes, Islands(groups=(slow, quick)), space=StageSpace(micro_batches=(64,), recompute=(True,))

@@ -18,8 +18,16 @@ from meshwright.errors import InfeasibleError, InputError
 from meshwright.specs.cluster import LinkSpec
 from tests.compiler.models import initial, step, tokens
 
-HOSTS = Hosts(hosts=2, devices_per_host=4, flop_per_s=1e8, memory_bytes=1e6, inside_bytes_per_s=1e9,
-              between_bytes_per_s=1e8, inside_latency_s=1e-7, between_latency_s=1e-6)  # fmt: skip
+HOSTS = Hosts(
+    hosts=2,
+    devices_per_host=4,
+    flop_per_s=1e8,
+    memory_bytes=1e6,
+    inside_bytes_per_s=1e9,
+    between_bytes_per_s=1e8,
+    inside_latency_s=1e-7,
+    between_latency_s=1e-6,
+)
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,13 @@ def test_gpt2_takes_either_spelling() -> None:
 
 def test_starcoder_1_has_one_head_of_keys_and_tied_embeddings_unless_it_says_otherwise() -> None:
     config = {
-        "model_type": "gpt_bigcode", "n_embd": 512, "n_layer": 2, "n_head": 8, "n_positions": 1024, "vocab_size": 1000,
-    }  # fmt: skip
+        "model_type": "gpt_bigcode",
+        "n_embd": 512,
+        "n_layer": 2,
+        "n_head": 8,
+        "n_positions": 1024,
+        "vocab_size": 1000,
+    }
     usual = read_config(config, "m")
     assert (usual.kinds()[0].attention.kv_heads, usual.tied_embeddings) == (1, True)
     other = read_config(config | {"multi_query": False, "tie_word_embeddings": False}, "m")
@@ -52,9 +57,14 @@ def test_starcoder_1_has_one_head_of_keys_and_tied_embeddings_unless_it_says_oth
 
 def test_orion_has_layer_norms_and_a_gate() -> None:
     config = {
-        "model_type": "orion", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-        "intermediate_size": 1024, "max_position_embeddings": 1024, "vocab_size": 1000,
-    }  # fmt: skip
+        "model_type": "orion",
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 1024,
+        "vocab_size": 1000,
+    }
     layer = read_config(config, "m").kinds()[0]
     assert layer.mlp.gated
     assert layer.norm == "layernorm"
@@ -62,8 +72,14 @@ def test_orion_has_layer_norms_and_a_gate() -> None:
 
 def test_what_starcoder_2_has_where_the_config_is_silent() -> None:
     config = {
-        "model_type": "starcoder2", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-        "num_key_value_heads": 2, "intermediate_size": 1024, "max_position_embeddings": 1024, "vocab_size": 1000,
-    }  # fmt: skip
+        "model_type": "starcoder2",
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 1024,
+        "vocab_size": 1000,
+    }
     usual, other = (read_config(config | more, "m") for more in ({}, {"use_bias": False, "tie_word_embeddings": False}))
     assert (usual.tied_embeddings, other.tied_embeddings) == (True, False)

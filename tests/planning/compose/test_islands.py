@@ -138,8 +138,10 @@ def test_the_largest_level_that_nodes_divide_is_an_island() -> None:
     inner = tuple(replace(node, name=f"of {size}", size=size) for size in (4, 10, 24))
     group = replace(
         resolve_gpus("16xH100").groups[0],
-        nodes=12, devices_per_node=4, domains=(*inner, replace(fabric, size=48)),
-    )  # fmt: skip
+        nodes=12,
+        devices_per_node=4,
+        domains=(*inner, replace(fabric, size=48)),
+    )
     finer = granularities(ClusterSpec(name="racks", groups=(group,), links=()))[0]
     assert [(island.copies, island.counts_as.devices) for island in finer.islands] == [(2, 24)]
     # No whole nodes of 4 fill levels of 10.

@@ -135,9 +135,15 @@ def subset(amount: float | None, kept: float = 1.0) -> Subset:
 
 @pytest.mark.parametrize(
     ("alone", "amount", "gain"),
-    [((2.0, 4.0), 1.0, 0.5), ((None, 4.0), 3.0, 0.25), ((None, None), 1.0, None), ((), 1.0, None), ((0.0,), 1.0, None),
-     ((1.0, 2.0), 1.5, -0.5)],
-)  # fmt: skip
+    [
+        ((2.0, 4.0), 1.0, 0.5),
+        ((None, 4.0), 3.0, 0.25),
+        ((None, None), 1.0, None),
+        ((), 1.0, None),
+        ((0.0,), 1.0, None),
+        ((1.0, 2.0), 1.5, -0.5),
+    ],
+)
 def test_what_mixing_gains_is_counted_against_the_best_kind(
     alone: tuple[float | None, ...], amount: float, gain: float | None
 ) -> None:

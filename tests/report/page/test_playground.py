@@ -57,11 +57,17 @@ def test_a_step_that_is_priced_but_not_drawn_leaves_the_playground_to_others() -
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
-        ({"p": 0}, "p"), ({"p": 2.5}, "p"), ({"m": True}, "m"), ({"v": 99}, "v"), ({"forward_s": -1}, "forward_s"),
-        ({"weight_s": float("nan")}, "weight_s"), ({"input_s": "1"}, "input_s"), ({"p": 128, "m": 512}, "m"),
+        ({"p": 0}, "p"),
+        ({"p": 2.5}, "p"),
+        ({"m": True}, "m"),
+        ({"v": 99}, "v"),
+        ({"forward_s": -1}, "forward_s"),
+        ({"weight_s": float("nan")}, "weight_s"),
+        ({"input_s": "1"}, "input_s"),
+        ({"p": 128, "m": 512}, "m"),
         ({"name": "dualpipe", "p": 3}, "p"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_drawn_is_refused_with_its_rule(wrong: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as refused:
         schedule_data({**ASKED, **wrong})

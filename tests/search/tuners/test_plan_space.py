@@ -82,8 +82,10 @@ def test_a_study_tries_every_dispatcher_that_is_named_and_plans_without_expert_g
     rows = [space.row(point) for point in Rules.of(space).points()]
     assert len({row.format() for row in rows}) == len(rows) == space.size
     assert {(row.ep > 1, row.dispatcher) for row in rows} == {
-        (False, "alltoall"), (True, "alltoall"), (True, "move-experts")
-    }  # fmt: skip
+        (False, "alltoall"),
+        (True, "alltoall"),
+        (True, "move-experts"),
+    }
     drawn = random.Random(3)
     assert {space.row(space.sample(drawn)).dispatcher for _ in range(60)} == {"alltoall", "move-experts"}
 

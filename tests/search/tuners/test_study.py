@@ -105,8 +105,12 @@ def test_everything_wrong_with_a_request_is_said_together(tmp_path: Path) -> Non
     with pytest.raises(InputError) as caught:
         run_study(Toy(), "random", trials=0, resume=True, workers=3, algorithm="tpe", scheduler="asha")
     assert {problem.field for problem in caught.value.problems} == {
-        "trials", "resume", "workers", "algorithm", "scheduler",
-    }  # fmt: skip
+        "trials",
+        "resume",
+        "workers",
+        "algorithm",
+        "scheduler",
+    }
     with pytest.raises(InputError, match="SQLite"):
         run_study(Toy(), "random", trials=1, storage="postgresql://there/trials")
     with pytest.raises(InputError, match="folder does not exist"):

@@ -89,9 +89,14 @@ def nemotron_3_nano() -> ModelSpec:
     """Nemotron-3-Nano-30B-A3B: 23 Mamba-2 layers, 23 of experts without gates, 6 of attention."""
     experts = MoeMlp(experts=128, top_k=6, ffn_hidden=1856, gated=False, shared_ffn_hidden=3712, router_bias=True)
     return _nemotron_3(
-        "nemotron-3-nano", 2688, experts, heads=64, state=128, attention=Attention(heads=32, kv_heads=2, head_dim=128),
+        "nemotron-3-nano",
+        2688,
+        experts,
+        heads=64,
+        state=128,
+        attention=Attention(heads=32, kv_heads=2, head_dim=128),
         letters="MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    )  # fmt: skip
+    )
 
 
 def nemotron_3_super() -> ModelSpec:
@@ -100,10 +105,14 @@ def nemotron_3_super() -> ModelSpec:
         experts=512, top_k=22, ffn_hidden=2688, gated=False, latent=1024, shared_ffn_hidden=5376, router_bias=True
     )
     return _nemotron_3(
-        "nemotron-3-super", 4096, experts, heads=128, state=128,
+        "nemotron-3-super",
+        4096,
+        experts,
+        heads=128,
+        state=128,
         attention=Attention(heads=32, kv_heads=2, head_dim=128),
         letters="MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
-    )  # fmt: skip
+    )
 
 
 def _nemotron_3(
@@ -184,9 +193,15 @@ def deepseek_v4_flash() -> ModelSpec:
 
     def layer(rate: int) -> LayerSpec:
         attention = CompressedAttention(
-            heads=64, head_dim=512, q_rank=1024, output_groups=8, output_rank=1024, window=128, rate=rate,
+            heads=64,
+            head_dim=512,
+            q_rank=1024,
+            output_groups=8,
+            output_rank=1024,
+            window=128,
+            rate=rate,
             indexer=Indexer(heads=64, dim=128, top_k=512) if rate == 4 else None,
-        )  # fmt: skip
+        )
         return LayerSpec(attention=attention, mlp=experts, residuals=4)
 
     runs = (run(layer(0), repeats=2), run(layer(4), layer(128), repeats=20), run(layer(4)))

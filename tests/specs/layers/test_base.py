@@ -37,14 +37,22 @@ class Retention(Mixer):
     def work(self, context: LayerContext) -> PartWork:
         hidden, heads, width = context.hidden, self.heads, self.width
         into = Linear(
-            name="retention in", module="", inputs=((1, hidden),), outputs=((heads, 3 * self.head_dim),),
-            split="column", gather=hidden,
-        )  # fmt: skip
+            name="retention in",
+            module="",
+            inputs=((1, hidden),),
+            outputs=((heads, 3 * self.head_dim),),
+            split="column",
+            gather=hidden,
+        )
         scan = Vector(name="scan", module="", region="tensor", forward_elements=4 * width, backward_elements=8 * width)
         out = Linear(
-            name="retention out", module="", inputs=((heads, self.head_dim),), outputs=((1, hidden),),
-            split="row", reduce=hidden,
-        )  # fmt: skip
+            name="retention out",
+            module="",
+            inputs=((heads, self.head_dim),),
+            outputs=((1, hidden),),
+            split="row",
+            reduce=hidden,
+        )
         kept = Kept(name="retention inputs", elements=3 * width, role="activation", region="tensor")
         return PartWork(ops=(into, scan, out), kept=(kept,))
 

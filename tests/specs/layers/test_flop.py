@@ -84,9 +84,14 @@ def test_queries_see_the_keys_of_their_chunk_alone() -> None:
 def test_an_indexer_scores_all_pairs_and_attention_those_it_picks() -> None:
     """All keys by 4 heads of 32, then 512 keys by 8 heads of the latent, 64 + 16 wide to score and 64 to add up."""
     mixer = LatentAttention(
-        heads=8, q_rank=96, kv_rank=64, nope_dim=32, rope_dim=16, value_dim=32,
+        heads=8,
+        q_rank=96,
+        kv_rank=64,
+        nope_dim=32,
+        rope_dim=16,
+        value_dim=32,
         indexer=Indexer(heads=4, dim=32, top_k=512),
-    )  # fmt: skip
+    )
     weights = mixer.parameters(H) - (96 + 64) - 2 * 32
     scores = 2 * 4 * 32 * (SEQ + 1) / 2
     picked = (512 * 513 / 2 + (SEQ - 512) * 512) / SEQ

@@ -83,8 +83,11 @@ class TogetherWalk(MicroBatchWalk):
         place, row = rows[0]
         samples = np.shape(row.value)[0] * self.ranks
         alone, inputs = piece(program, [eqn]), free_variables([eqn])
-        follows = [inputs.index(eqn.invars[place]) if var.aval.shape[:1] == (samples,) else None
-                   for var in eqn.outvars if not is_dropped(var)]  # fmt: skip
+        follows = [
+            inputs.index(eqn.invars[place]) if var.aval.shape[:1] == (samples,) else None
+            for var in eqn.outvars
+            if not is_dropped(var)
+        ]
         values = {atom: value for atom, value in zip(eqn.invars, given, strict=True) if isinstance(atom, core.Var)}
         made = iter(self._joint(joint_of(alone, follows), [values[var] for var in inputs]))
         return [RankValue(None, WHOLE) if is_dropped(var) else next(made) for var in eqn.outvars]
@@ -139,10 +142,13 @@ def _together(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
 
     def run(*given: Any) -> list[Any]:
         probe = _Probe(step.loss, parts, given[-1])
-        probe.read(step.loss, [
-            RankValue(value, placement, moves=place in step.wrt)
-            for place, (value, placement) in enumerate(zip(given, placements, strict=False))
-        ])  # fmt: skip
+        probe.read(
+            step.loss,
+            [
+                RankValue(value, placement, moves=place in step.wrt)
+                for place, (value, placement) in enumerate(zip(given, placements, strict=False))
+            ],
+        )
         found[:] = probe.together
         return []
 
@@ -163,16 +169,22 @@ class _Meeting:
         self.alone = [eqn for eqn in step.loss.eqns if id(eqn) not in held]
         self.made_alone = {var: eqn for eqn in self.alone for var in eqn.outvars}
         made = {var for eqn in together for var in eqn.outvars}
-        self.met = list(dict.fromkeys(atom for eqn in together for atom in eqn.invars
-                                      if isinstance(atom, core.Var) and atom not in made))  # fmt: skip
+        self.met = list(
+            dict.fromkeys(
+                atom for eqn in together for atom in eqn.invars if isinstance(atom, core.Var) and atom not in made
+            )
+        )
         """What is put together of the samples: operands of the loss, and what equations make for each sample."""
         weights = [step.loss.invars[place] for place in step.wrt]
         moves = reached(weights, step.loss.eqns, by_gradient=True)
         self.sloped = [var for var in self.met if var in moves and jnp.issubdtype(var.aval.dtype, jnp.inexact)]
         if any(jnp.issubdtype(var.aval.dtype, jnp.complexfloating) for var in self.sloped):
             raise NotShared("complex numbers of several samples meet")
-        self.results = [atom for place, atom in enumerate(step.loss.outvars)
-                        if place == 0 or (isinstance(atom, core.Var) and atom in made)]  # fmt: skip
+        self.results = [
+            atom
+            for place, atom in enumerate(step.loss.outvars)
+            if place == 0 or (isinstance(atom, core.Var) and atom in made)
+        ]
         """Of the loss, made of all samples."""
         if not isinstance(self.results[0], core.Var) or self.results[0] not in made:
             raise NotShared("samples meet beside the loss")
@@ -194,13 +206,19 @@ class _Meeting:
         )
         before = (*old.before, *first, joint)
         jaxpr = old.jaxpr.replace(
-            constvars=[*old.jaxpr.constvars, *constants], eqns=[*before, mark, *old.after],
+            constvars=[*old.jaxpr.constvars, *constants],
+            eqns=[*before, mark, *old.after],
             debug_info=old.jaxpr.debug_info.with_unknown_names(),
-        )  # fmt: skip
+        )
         return replace(
-            old, jaxpr=jaxpr, consts=(*old.consts, *constants.values()), loss=program, mark=mark, before=before,
+            old,
+            jaxpr=jaxpr,
+            consts=(*old.consts, *constants.values()),
+            loss=program,
+            mark=mark,
+            before=before,
             meeting=self._said(),
-        )  # fmt: skip
+        )
 
     def _joint(self, names: dict[Any, Any]) -> tuple[core.JaxprEqn, dict[core.Var, Any]]:
         """What is made of all samples, with the slopes of the loss by what was put together; its constants."""
@@ -222,11 +240,13 @@ class _Meeting:
         program = flat_jaxpr(run, [jax.ShapeDtypeStruct((), one.dtype), *(_shape(var) for var in self.met)])
         constants = {
             core.Var(var.aval): value
-            for var, value in zip([*program.jaxpr.constvars, program.jaxpr.invars[0]], [*program.consts, one],
-                                  strict=True)
-        }  # fmt: skip
-        closed = piece(program.jaxpr, program.jaxpr.eqns, [*program.jaxpr.constvars, *program.jaxpr.invars],
-                       program.jaxpr.outvars)  # fmt: skip
+            for var, value in zip(
+                [*program.jaxpr.constvars, program.jaxpr.invars[0]], [*program.consts, one], strict=True
+            )
+        }
+        closed = piece(
+            program.jaxpr, program.jaxpr.eqns, [*program.jaxpr.constvars, *program.jaxpr.invars], program.jaxpr.outvars
+        )
         follows = (*(None for _ in self.results), *(len(constants) + place for place in places))
         template = joint_of(closed, follows, len(constants) - 1 if self.phased else None)
         return template.replace(
@@ -256,18 +276,23 @@ class _Meeting:
         results = [values.get(atom, atom) if isinstance(atom, core.Var) else atom for atom in loss.outvars]
         wanted = [*self.sloped, *(atom for atom in results if isinstance(atom, core.Var))]
         eqns = [*_needed(wanted, self.made_alone, self.alone), *(_renamed(eqn, names) for eqn in tail.jaxpr.eqns)]
-        return piece(loss, eqns, [*loss.invars, *slopes, *values.values()],
-                     [_named(tail.jaxpr.outvars[0], names), *results]).jaxpr  # fmt: skip
+        return piece(
+            loss, eqns, [*loss.invars, *slopes, *values.values()], [_named(tail.jaxpr.outvars[0], names), *results]
+        ).jaxpr
 
     def _said(self) -> str:
         line = next((line for eqn in self.together if (line := line_of(eqn))), "")
         place = f"samples meet at {line}" if line else "samples meet"
         if self.phased:
-            return (f"{place}: micro-batches go through the loss in phases, each once all are through the one before;"
-                    " what a phase hands on is kept of all samples, the rest is computed again for gradients, which are"
-                    " those of the whole batch")  # fmt: skip
-        return (f"{place}: what each makes by itself is computed twice, first for all micro-batches and without"
-                " gradients, so that gradients are those of the whole batch")  # fmt: skip
+            return (
+                f"{place}: micro-batches go through the loss in phases, each once all are through the one before;"
+                " what a phase hands on is kept of all samples, the rest is computed again for gradients, which are"
+                " those of the whole batch"
+            )
+        return (
+            f"{place}: what each makes by itself is computed twice, first for all micro-batches and without"
+            " gradients, so that gradients are those of the whole batch"
+        )
 
 
 def _needed(
@@ -283,8 +308,10 @@ def _needed(
 
 
 def _renamed(eqn: core.JaxprEqn, names: dict[Any, Any]) -> core.JaxprEqn:
-    return eqn.replace(invars=[_named(atom, names) for atom in eqn.invars],
-                       outvars=[var if is_dropped(var) else names.get(var, var) for var in eqn.outvars])  # fmt: skip
+    return eqn.replace(
+        invars=[_named(atom, names) for atom in eqn.invars],
+        outvars=[var if is_dropped(var) else names.get(var, var) for var in eqn.outvars],
+    )
 
 
 def _named(atom: Any, names: dict[Any, Any]) -> Any:

@@ -45,18 +45,24 @@ class _Phases:
             reads = max((self.phase.get(atom, 0) for atom in _variables(eqn.invars)), default=0)
             self.phase |= dict.fromkeys(eqn.outvars, reads + (eqn.primitive in _MEETS))
         self.wanted = {atom for atom in _variables(program.outvars) if atom in self.own}
-        self.wanted |= {atom for eqn in eqns if eqn.primitive in _MEETS for atom in _variables(eqn.invars)
-                        if atom in self.own}  # fmt: skip
+        self.wanted |= {
+            atom for eqn in eqns if eqn.primitive in _MEETS for atom in _variables(eqn.invars) if atom in self.own
+        }
         self.kept = self._handed_on() | self.wanted
 
     def written(self) -> list[core.JaxprEqn]:
         """All equations; those of a phase that are another for each micro-batch as one."""
         found: list[core.JaxprEqn] = []
         for phase in range(1 + max(self.phase.values(), default=0)):
-            found += [eqn for eqn in self.eqns
-                      if self._phase(eqn) == phase and (eqn.primitive in _MEETS or self._whole(eqn))]  # fmt: skip
-            outputs = [var for eqn in self.eqns for var in eqn.outvars
-                       if self.phase[var] == phase and var in self.kept and not is_dropped(var)]  # fmt: skip
+            found += [
+                eqn for eqn in self.eqns if self._phase(eqn) == phase and (eqn.primitive in _MEETS or self._whole(eqn))
+            ]
+            outputs = [
+                var
+                for eqn in self.eqns
+                for var in eqn.outvars
+                if self.phase[var] == phase and var in self.kept and not is_dropped(var)
+            ]
             if outputs:
                 found.append(self._one(phase, outputs))
         return found
@@ -68,9 +74,13 @@ class _Phases:
         eqns = _made_of(outputs, self.made, self.eqns, stops)
         inputs = free_variables(eqns)
         return core.new_jaxpr_eqn(
-            inputs, list(outputs), phase_p, {"program": piece(self.program, eqns, inputs, outputs)}, set(),
+            inputs,
+            list(outputs),
+            phase_p,
+            {"program": piece(self.program, eqns, inputs, outputs)},
+            set(),
             eqns[-1].source_info,
-        )  # fmt: skip
+        )
 
     def _phase(self, eqn: core.JaxprEqn) -> int:
         return max((self.phase[var] for var in eqn.outvars), default=0)
@@ -104,9 +114,11 @@ def _of_parts(own: Iterable[core.Var], eqns: Sequence[core.JaxprEqn]) -> set[cor
 
 
 def _made_of(
-    wanted: Iterable[core.Var], made: Mapping[core.Var, core.JaxprEqn], order: Sequence[core.JaxprEqn],
+    wanted: Iterable[core.Var],
+    made: Mapping[core.Var, core.JaxprEqn],
+    order: Sequence[core.JaxprEqn],
     stops: Iterable[core.Var],
-) -> list[core.JaxprEqn]:  # fmt: skip
+) -> list[core.JaxprEqn]:
     """Equations that some values need, in order, but for those of other values."""
     left, held, found = list(wanted), set(stops), set()
     while left:

@@ -45,16 +45,22 @@ def met_behind(step: TracedStep, together: Sequence[core.JaxprEqn]) -> TracedSte
             names[atom] = var
     mark = step.mark.replace(
         outvars=[*(var for _, var in kept), *(names[var] for var in met), *step.mark.outvars[results:]],
-        params={**step.mark.params, "loss": loss.replace(
-            eqns=alone, outvars=[*(atom for atom, _ in kept), *met],
-            debug_info=loss.debug_info.with_unknown_names(),
-        )},
-    )  # fmt: skip
+        params={
+            **step.mark.params,
+            "loss": loss.replace(
+                eqns=alone,
+                outvars=[*(atom for atom, _ in kept), *met],
+                debug_info=loss.debug_info.with_unknown_names(),
+            ),
+        },
+    )
     behind = [
-        eqn.replace(invars=[names.get(atom, atom) if isinstance(atom, core.Var) else atom for atom in eqn.invars],
-                    outvars=[var if is_dropped(var) else names[var] for var in eqn.outvars])
+        eqn.replace(
+            invars=[names.get(atom, atom) if isinstance(atom, core.Var) else atom for atom in eqn.invars],
+            outvars=[var if is_dropped(var) else names[var] for var in eqn.outvars],
+        )
         for eqn in together
-    ]  # fmt: skip
+    ]
     after = (*behind, *step.after)
     jaxpr = step.jaxpr.replace(eqns=[*step.before, mark, *after], debug_info=step.jaxpr.debug_info.with_unknown_names())
     return replace(step, jaxpr=jaxpr, loss=mark.params["loss"], mark=mark, after=after)

@@ -39,11 +39,14 @@ def as_said(whole: TracedStep, part: TracedStep, mean: bool) -> TracedStep:
         elif jnp.issubdtype(small.dtype, jnp.integer):
             joins.append(Join(How.ADDED))
         else:
-            problems.append(Problem(
-                what=f"a result beside the loss is {small.dtype}{list(small.shape)} for each micro-batch",
-                why="numbers are averaged or added as the loss is, counts are added; this is neither",
-                fix="return it per sample, or num_micro_batches=1", field="num_micro_batches",
-            ))  # fmt: skip
+            problems.append(
+                Problem(
+                    what=f"a result beside the loss is {small.dtype}{list(small.shape)} for each micro-batch",
+                    why="numbers are averaged or added as the loss is, counts are added; this is neither",
+                    fix="return it per sample, or num_micro_batches=1",
+                    field="num_micro_batches",
+                )
+            )
     if problems:
         raise InputError(problems)
     return replace(part, mean=mean, joins=tuple(joins))
@@ -55,8 +58,11 @@ def _of_samples(step: TracedStep) -> set[Any]:
     for eqn in step.before:
         if found.intersection(atom for atom in eqn.invars if isinstance(atom, core.Var)):
             found.update(eqn.outvars)
-    inside = {var for var, atom in zip(step.loss.invars, step.mark.invars, strict=True)
-              if isinstance(atom, core.Var) and atom in found}  # fmt: skip
+    inside = {
+        var
+        for var, atom in zip(step.loss.invars, step.mark.invars, strict=True)
+        if isinstance(atom, core.Var) and atom in found
+    }
     for eqn in step.loss.eqns:
         if inside.intersection(atom for atom in eqn.invars if isinstance(atom, core.Var)):
             inside.update(eqn.outvars)

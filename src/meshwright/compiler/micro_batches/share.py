@@ -70,9 +70,14 @@ class _Program:
 
 
 def _evaluated(
-    program: core.Jaxpr, placements: Sequence[Placement], moving: Iterable[int], parts: int, *, sums: bool,
+    program: core.Jaxpr,
+    placements: Sequence[Placement],
+    moving: Iterable[int],
+    parts: int,
+    *,
+    sums: bool,
     kind: type[MicroBatchWalk] = MicroBatchWalk,
-) -> _Program:  # fmt: skip
+) -> _Program:
     """A program for one micro-batch, whose number it takes last.
 
     Args:
@@ -139,36 +144,52 @@ class _Sharing:
         found = _Results(loss, [var for place, var in enumerate(loss.jaxpr.invars[:-1]) if place in old.wrt])
         read = {atom for eqn in old.after for atom in eqn.invars if isinstance(atom, core.Var)}
         read |= {atom for atom in old.jaxpr.outvars if isinstance(atom, core.Var)}
-        results = [place for place, var in enumerate(old.mark.outvars[: len(old.loss.outvars)])
-                   if (place == 0 and old.wrt) or (not is_dropped(var) and var in read)]  # fmt: skip
+        results = [
+            place
+            for place, var in enumerate(old.mark.outvars[: len(old.loss.outvars)])
+            if (place == 0 and old.wrt) or (not is_dropped(var) and var in read)
+        ]
         for place in results:
             found.add(place, loss=place == 0 and bool(old.wrt))
         needed = found.needed_first()
         first = {var: core.Var(var.aval) for eqn in needed for var in eqn.outvars if not is_dropped(var)}
         self.before += _renamed(needed, names | first)
         program, reads = self._program(loss, found, needed, operands, names | first)
-        outvars = [core.Var(atom.aval.update(shape=join.shape(atom.aval, self.parts)))
-                   for atom, join in zip(program.outvars, found.joins, strict=True)]  # fmt: skip
+        outvars = [
+            core.Var(atom.aval.update(shape=join.shape(atom.aval, self.parts)))
+            for atom, join in zip(program.outvars, found.joins, strict=True)
+        ]
         substitutes = self._tail(loss, found, results, outvars)
         self.after = [*self._kept_before(read), *self.after]
         gradients = self._gradients(loss, found, outvars)
         mark = old.mark.replace(
-            invars=reads, outvars=[*outvars, *gradients],
+            invars=reads,
+            outvars=[*outvars, *gradients],
             params={"loss": program, "consts": old.mark.params["consts"], "wrt": old.wrt},
-        )  # fmt: skip
+        )
         self.after += _renamed(old.after, substitutes)
         consts = [*old.consts, np.zeros((), np.int32), *self.extra_consts.values()]
         jaxpr = old.jaxpr.replace(
             constvars=[*old.jaxpr.constvars, self.number, *self.extra_consts],
-            invars=list(self.given.values()), eqns=[*self.before, mark, *self.after],
+            invars=list(self.given.values()),
+            eqns=[*self.before, mark, *self.after],
             outvars=[_named(_named(atom, substitutes), self.given) for atom in old.jaxpr.outvars],
             debug_info=old.jaxpr.debug_info.with_unknown_names(),
-        )  # fmt: skip
+        )
         return replace(
-            old, jaxpr=jaxpr, consts=tuple(consts), loss=program, mark=mark, before=tuple(self.before),
-            after=tuple(self.after), micro_batches=self.parts, mean=False, joins=tuple(found.joins), number=self.number,
+            old,
+            jaxpr=jaxpr,
+            consts=tuple(consts),
+            loss=program,
+            mark=mark,
+            before=tuple(self.before),
+            after=tuple(self.after),
+            micro_batches=self.parts,
+            mean=False,
+            joins=tuple(found.joins),
+            number=self.number,
             wholes=self._wholes(),
-        )  # fmt: skip
+        )
 
     def _wholes(self) -> dict[core.Var, int]:
         """Samples that are read behind the mark, all of them at once."""
@@ -194,8 +215,14 @@ class _Sharing:
         samples = {old.jaxpr.invars[place] for place in old.batch}
         wanted = [atom for atom in old.mark.invars if isinstance(atom, core.Var)]
         alone = piece(old.jaxpr, old.before, inputs, wanted)
-        made = _evaluated(alone.jaxpr, [0 if var in samples else WHOLE for var in inputs], (), self.parts, sums=False,
-                          kind=self.before_walk)  # fmt: skip
+        made = _evaluated(
+            alone.jaxpr,
+            [0 if var in samples else WHOLE for var in inputs],
+            (),
+            self.parts,
+            sums=False,
+            kind=self.before_walk,
+        )
         atoms = [*(self.given[var] for var in old.jaxpr.invars), *old.jaxpr.constvars, self.number]
         names = dict(zip(made.jaxpr.invars, atoms, strict=True)) | self._constants(made)
         kept = _ancestors([atom for atom in made.jaxpr.outvars if isinstance(atom, core.Var)], made.made)
@@ -215,15 +242,20 @@ class _Sharing:
         return operands, placements
 
     def _program(
-        self, loss: _Program, found: _Results, needed: Sequence[core.JaxprEqn], operands: Sequence[Any],
+        self,
+        loss: _Program,
+        found: _Results,
+        needed: Sequence[core.JaxprEqn],
+        operands: Sequence[Any],
         names: Mapping[Any, Any],
-    ) -> tuple[core.Jaxpr, list[Any]]:  # fmt: skip
+    ) -> tuple[core.Jaxpr, list[Any]]:
         """The loss of a micro-batch, and its operands: those of the loss, and what else it reads."""
         before = {id(eqn) for eqn in needed}
         totals = [eqn.outvars[0] for eqn in needed if eqn.primitive is total_p]
         kept = _ancestors(found.outputs, {var: eqn for var, eqn in loss.made.items() if var not in set(totals)})
-        eqns = [eqn for eqn in loss.jaxpr.eqns
-                if id(eqn) in kept and not (eqn.primitive is total_p and id(eqn) in before)]  # fmt: skip
+        eqns = [
+            eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept and not (eqn.primitive is total_p and id(eqn) in before)
+        ]
         read = {atom for eqn in eqns for atom in eqn.invars if isinstance(atom, core.Var)}
         read |= {atom for atom in found.outputs if isinstance(atom, core.Var)}
         more = [var for var in [loss.jaxpr.invars[-1], *totals, *loss.jaxpr.constvars] if var in read]
@@ -260,8 +292,11 @@ class _Sharing:
         kept = _ancestors([value], made)
         eqns = [eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept]
         written = {var for eqn in eqns for var in eqn.outvars}
-        reads = list(dict.fromkeys(atom for eqn in eqns for atom in eqn.invars
-                                   if isinstance(atom, core.Var) and atom not in written))  # fmt: skip
+        reads = list(
+            dict.fromkeys(
+                atom for eqn in eqns for atom in eqn.invars if isinstance(atom, core.Var) and atom not in written
+            )
+        )
         alone = core.jaxpr_as_fun(piece(loss.jaxpr, eqns, reads, [value]))
         at = reads.index(found.moving)
         scaled = [core.Var(var.aval) for var in own]
@@ -410,10 +445,12 @@ def _pulls_back(jaxpr: core.Jaxpr) -> bool:
 def _renamed(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -> list[core.JaxprEqn]:
     """Equations in other names."""
     return [
-        eqn.replace(invars=[_named(atom, names) for atom in eqn.invars],
-                    outvars=[var if is_dropped(var) else _named(var, names) for var in eqn.outvars])
+        eqn.replace(
+            invars=[_named(atom, names) for atom in eqn.invars],
+            outvars=[var if is_dropped(var) else _named(var, names) for var in eqn.outvars],
+        )
         for eqn in eqns
-    ]  # fmt: skip
+    ]
 
 
 def _shape(var: Any) -> jax.ShapeDtypeStruct:

@@ -55,14 +55,18 @@ def mutation_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputEr
         fun: the user's step.
         changed: words for each.
     """
-    return InputError([
-        Problem(
-            what=f"{start_of(fun)} changes Python's state: {one}",
-            why="Python runs when the step is traced, not with each step, so it is changed then and never again",
-            fix="make it part of the state that the step takes and returns, as state.replace(count=state.count + 1)",
-            field=getattr(fun, "__name__", "step"),
-        ) for one in changed
-    ])  # fmt: skip
+    return InputError(
+        [
+            Problem(
+                what=f"{start_of(fun)} changes Python's state: {one}",
+                why="Python runs when the step is traced, not with each step, so it is changed then and never again",
+                fix="make it part of the state that the step takes and returns,"
+                " as state.replace(count=state.count + 1)",
+                field=getattr(fun, "__name__", "step"),
+            )
+            for one in changed
+        ]
+    )
 
 
 def writing_problem(fun: Callable[..., Any], written: Mapping[str, str]) -> InputError:
@@ -72,15 +76,19 @@ def writing_problem(fun: Callable[..., Any], written: Mapping[str, str]) -> Inpu
         fun: the user's step.
         written: words for each file, by the line that writes it.
     """
-    return InputError([
-        Problem(
-            what=f"{start_of(fun)} {one}: {line}",
-            why="Python runs when the step is traced: files are written then, without numbers, and not in each step",
-            fix="return what it is to hold (has_aux=True from a loss) and write it after the step;"
-            " jax.debug.callback writes in each step",
-            field=getattr(fun, "__name__", "step"),
-        ) for line, one in written.items()
-    ])  # fmt: skip
+    return InputError(
+        [
+            Problem(
+                what=f"{start_of(fun)} {one}: {line}",
+                why="Python runs when the step is traced: files are written then, without numbers,"
+                " and not in each step",
+                fix="return what it is to hold (has_aux=True from a loss) and write it after the step;"
+                " jax.debug.callback writes in each step",
+                field=getattr(fun, "__name__", "step"),
+            )
+            for line, one in written.items()
+        ]
+    )
 
 
 def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputError:
@@ -90,11 +98,14 @@ def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputErr
         fun: the user's step.
         changed: words for each.
     """
-    return InputError([
-        Problem(
-            what=f"{start_of(fun)} depends on Python's state, which has changed since it was compiled: {one}",
-            why="it was traced once, and its program holds the number of then",
-            fix="pass it as an argument of the step; in static_argnames where shapes or branches depend on it",
-            field=getattr(fun, "__name__", "step"),
-        ) for one in changed
-    ])  # fmt: skip
+    return InputError(
+        [
+            Problem(
+                what=f"{start_of(fun)} depends on Python's state, which has changed since it was compiled: {one}",
+                why="it was traced once, and its program holds the number of then",
+                fix="pass it as an argument of the step; in static_argnames where shapes or branches depend on it",
+                field=getattr(fun, "__name__", "step"),
+            )
+            for one in changed
+        ]
+    )

@@ -63,9 +63,11 @@ class PythonState:
 
     def grown(self) -> list[str]:
         """Lists that have become longer, as words with the line that reads them."""
-        return [f"{one.name} had {before} entries and has {len(now)}: {one.line}"
-                for one, before in self._lengths
-                if isinstance(now := one.now(), _GROWING) and len(now) != before]  # fmt: skip
+        return [
+            f"{one.name} had {before} entries and has {len(now)}: {one.line}"
+            for one, before in self._lengths
+            if isinstance(now := one.now(), _GROWING) and len(now) != before
+        ]
 
     def written(self) -> dict[str, str]:
         """Open files that have been written to, as words by the line that reads them."""

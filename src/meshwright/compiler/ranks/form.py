@@ -61,9 +61,11 @@ def form_of(
         ]
         alone = all(mesh.size == 1 for mesh in meshes)
         return Form(
-            step=step, stages=tuple(stages), layouts=tuple(layouts),
+            step=step,
+            stages=tuple(stages),
+            layouts=tuple(layouts),
             reductions="" if alone else f"gradients are reduced with every micro-batch, by XLA's partitioner: {why}",
-        )  # fmt: skip
+        )
 
 
 def _of_ranks(
@@ -89,27 +91,39 @@ def _of_ranks(
     ranks = rank_stages(step, stages, axes)
     each = data.stage == 3 or (data.stage == 2 and data.split_sums)
     layout = RankLayout(
-        ranks=ranks, sharding=sharding, zero=data.stage, splits_sums=each,
+        ranks=ranks,
+        sharding=sharding,
+        zero=data.stage,
+        splits_sums=each,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
-    )  # fmt: skip
+    )
     when = "by every backward, so that no device keeps whole ones" if each else "once, after the last micro-batch"
     return Form(
-        step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
+        step=ranks.step,
+        stages=ranks.stages,
+        layouts=(layout,) * len(meshes),
+        axes=axes,
         reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
-    )  # fmt: skip
+    )
 
 
 def _decided(stages: Sequence[CutStage], sharding: SolvedSharding, ranks: RankStages, mesh: Mesh) -> Form:
     """Ranks that were found with the way each operator is split."""
     layout = RankLayout(
-        ranks=ranks, sharding=sharding, zero=0, splits_sums=False,
+        ranks=ranks,
+        sharding=sharding,
+        zero=0,
+        splits_sums=False,
         mesh=AbstractMesh(mesh.devices.shape, mesh.axis_names),
-    )  # fmt: skip
+    )
     return Form(
-        step=ranks.step, stages=tuple(stages), layouts=(layout,), axes=ranks.axes,
+        step=ranks.step,
+        stages=tuple(stages),
+        layouts=(layout,),
+        axes=ranks.axes,
         reductions=f"{ranks.ranks} data ranks (axis {', '.join(sharding.rank_axes)}) run the loss of their own samples;"
         " gradients are reduced over them once, after the last micro-batch",
-    )  # fmt: skip
+    )
 
 
 def ranks_along(
@@ -148,8 +162,14 @@ def not_shared(step: TracedStep, stage: CutStage, ranks: int) -> InputError:
         rank_stages(step, [stage], [("x", ranks)])
     except NotShared as error:
         reason = str(error)
-    return InputError(Problem(what=f"data_ranks = {ranks}: {reason}", field="data_ranks", fix="leave data_ranks out",
-                              why="each rank computes the loss of its own samples, and losses are added"))  # fmt: skip
+    return InputError(
+        Problem(
+            what=f"data_ranks = {ranks}: {reason}",
+            field="data_ranks",
+            fix="leave data_ranks out",
+            why="each rank computes the loss of its own samples, and losses are added",
+        )
+    )
 
 
 def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:

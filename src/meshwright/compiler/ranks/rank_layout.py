@@ -160,8 +160,11 @@ class RankLayout:
 
     def _by_device(self, values: Sequence[PlacedValue]) -> bool:
         """Whether no other axis of the mesh splits a dimension that ranks split, so that devices can work alone."""
-        return all(set(_names(entry)) <= set(self.axes) or not self._of_ranks(entry)
-                   for held in values for entry in held.spec or ())  # fmt: skip
+        return all(
+            set(_names(entry)) <= set(self.axes) or not self._of_ranks(entry)
+            for held in values
+            for entry in held.spec or ()
+        )
 
     def _part(self, held: PlacedValue, *, alone: bool) -> tuple[int, ...]:
         """Shape of what a rank, or each of its devices, adds to."""
@@ -180,8 +183,13 @@ class RankLayout:
         parts = [at for at in left if writes[at].shard is not None]
         odd = [at for at in left if writes[at].shard is None]
         if not (self.zero and flat):
-            moved = scattered([found[at] for at in parts], [writes[at].shard or 0 for at in parts], self.axes,
-                              self.ranks.ranks, flat=flat)  # fmt: skip
+            moved = scattered(
+                [found[at] for at in parts],
+                [writes[at].shard or 0 for at in parts],
+                self.axes,
+                self.ranks.ranks,
+                flat=flat,
+            )
             whole = summed([found[at] for at in odd], self.axes)
         else:
             # What no dimension splits goes along as a row of numbers, and is gathered.
@@ -214,16 +222,19 @@ class RankLayout:
         whole = [self._placed(held.aval, WHOLE) for held in parts]
         alone = self._by_device(parts)
         if alone:
-            whole = [replace(held, spec=PartitionSpec(*map(self._without_ranks, part.spec or ())))
-                     for held, part in zip(whole, parts, strict=True)]  # fmt: skip
+            whole = [
+                replace(held, spec=PartitionSpec(*map(self._without_ranks, part.spec or ())))
+                for held, part in zip(whole, parts, strict=True)
+            ]
         return self._on_mesh(lambda *given: self._enter(given, parts, flat=alone), parts, whole, alone=alone)
 
     def _enter(self, given: Sequence[Any], reads: Sequence[PlacedValue], *, flat: bool) -> list[Any]:
         """What a rank is given as its program takes it."""
         found = [value[0] if held.placement == OWN else value for value, held in zip(given, reads, strict=True)]
         parts = [at for at, held in enumerate(reads) if held.shard is not None]
-        whole = gathered([found[at] for at in parts], [reads[at].shard or 0 for at in parts], self.axes,
-                         self.ranks.ranks, flat=flat)  # fmt: skip
+        whole = gathered(
+            [found[at] for at in parts], [reads[at].shard or 0 for at in parts], self.axes, self.ranks.ranks, flat=flat
+        )
         for at, value in zip(parts, whole, strict=True):
             found[at] = value
         return found
@@ -232,8 +243,13 @@ class RankLayout:
         """What its program makes as the mesh holds it."""
         found = [value[None] if held.placement == OWN else value for value, held in zip(made, writes, strict=True)]
         parts = [at for at, held in enumerate(writes) if held.shard is not None]
-        own = scattered([found[at] for at in parts], [writes[at].shard or 0 for at in parts], self.axes,
-                        self.ranks.ranks, flat=self.flat)  # fmt: skip
+        own = scattered(
+            [found[at] for at in parts],
+            [writes[at].shard or 0 for at in parts],
+            self.axes,
+            self.ranks.ranks,
+            flat=self.flat,
+        )
         for at, value in zip(parts, own, strict=True):
             found[at] = value
         return found
@@ -244,9 +260,13 @@ class RankLayout:
         """What each rank runs, or each device by itself, as one program."""
         along = (lambda held: held.spec) if alone else self._along
         mapped = jax.shard_map(
-            run, mesh=self.mesh, in_specs=tuple(map(along, reads)), out_specs=[*map(along, writes)],
-            axis_names=set(self.mesh.axis_names if alone else self.axes), check_vma=False,
-        )  # fmt: skip
+            run,
+            mesh=self.mesh,
+            in_specs=tuple(map(along, reads)),
+            out_specs=[*map(along, writes)],
+            axis_names=set(self.mesh.axis_names if alone else self.axes),
+            check_vma=False,
+        )
         return jax.make_jaxpr(jax.jit(mapped))(*(held.aval for held in reads))
 
     def _along(self, held: PlacedValue) -> PartitionSpec:

@@ -140,7 +140,9 @@ def _numbered(step: TracedStep, ranks: int) -> TracedStep:
     jaxpr, loss = step.jaxpr, step.loss
     jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, numbers], debug_info=jaxpr.debug_info.with_unknown_names())
     return replace(
-        step, jaxpr=jaxpr, consts=(*step.consts, np.arange(ranks, dtype=np.int32)),
+        step,
+        jaxpr=jaxpr,
+        consts=(*step.consts, np.arange(ranks, dtype=np.int32)),
         loss=loss.replace(invars=[*loss.invars, unread], debug_info=loss.debug_info.with_unknown_names()),
         mark=step.mark.replace(invars=[*step.mark.invars, numbers]),
-    )  # fmt: skip
+    )

@@ -65,8 +65,11 @@ def in_blocks(
         raise NotShared(f"{name} mixes samples")
     (count,) = counts
     wanted, made_at = sample_placements(eqn, [value.placement for value in given], walk.ranks)
-    sizes = {atom.aval.shape[at] for atom, at in zip([*eqn.invars, *eqn.outvars], [*wanted, *made_at], strict=True)
-             if at >= 0}  # fmt: skip
+    sizes = {
+        atom.aval.shape[at]
+        for atom, at in zip([*eqn.invars, *eqn.outvars], [*wanted, *made_at], strict=True)
+        if at >= 0
+    }
     if len(sizes) != 1 or sizes.pop() % (count * walk.ranks):
         raise NotShared(f"{name} mixes samples")
     own = [_own(walk, value, at, count) for value, at in zip(given, wanted, strict=True)]
@@ -143,8 +146,11 @@ def _put_together(
 def _concatenated(
     walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue], at: int
 ) -> list[RankValue] | None:
-    placed = [(value, atom.aval.shape[at] // _count(value)) for value, atom in zip(given, eqn.invars, strict=True)
-              if value.placement == at]  # fmt: skip
+    placed = [
+        (value, atom.aval.shape[at] // _count(value))
+        for value, atom in zip(given, eqn.invars, strict=True)
+        if value.placement == at
+    ]
     units = {unit for _, unit in placed}
     if len(units) != 1:
         return None

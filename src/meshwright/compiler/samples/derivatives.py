@@ -37,8 +37,10 @@ def with_own_derivative(
     # The rule is read again whenever it is asked for, when the number of the rank is another variable.
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def function(number: Any, *values: Any) -> list[Any]:
-        held = [RankValue(value, placement, order=order)
-                for value, placement, order in zip(values, placements, orders, strict=True)]  # fmt: skip
+        held = [
+            RankValue(value, placement, order=order)
+            for value, placement, order in zip(values, placements, orders, strict=True)
+        ]
         made = _plain(reader, number).inside(eqn, held)
         found[:] = [(value.placement, value.order) for value in made]
         return [value.value for value in made]
@@ -55,8 +57,10 @@ def with_own_derivative(
         read = _plain(reader, values[0]).read(derived.jaxpr, operands, derived.consts)
         own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
         made = [value.value for value in own]
-        return made, [next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact)
-                      else np.zeros(value.shape, jax.dtypes.float0) for value in made]  # fmt: skip
+        return made, [
+            next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact) else np.zeros(value.shape, jax.dtypes.float0)
+            for value in made
+        ]
 
     number = jnp.zeros((), jnp.int32) if reader.rank is None else reader.rank
     values = [value.value for value in given]
@@ -114,8 +118,9 @@ def with_own_backward(
         operands = [RankValue(value, placement) for value, placement in held]
         found = in_batch_order(walk.read(backward.jaxpr, operands, backward.consts))
         wanted = [SUM if placements[at] == WHOLE else placements[at] for at in moving]
-        return [walk.placed(walk.total(one) if want != SUM else one, want)
-                for one, want in zip(found, wanted, strict=True)]  # fmt: skip
+        return [
+            walk.placed(walk.total(one) if want != SUM else one, want) for one, want in zip(found, wanted, strict=True)
+        ]
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def function(number: Any, *values: Any) -> list[Any]:
@@ -136,8 +141,10 @@ def with_own_backward(
     # Whether the rule keeps samples apart has to be known at once.
     made, residuals = jax.eval_shape(kept, number, *values)
     jax.eval_shape(gradients, residuals, made)
-    return [RankValue(value, placement)
-            for value, placement in zip(function(number, *values), made_placements, strict=False)]  # fmt: skip
+    return [
+        RankValue(value, placement)
+        for value, placement in zip(function(number, *values), made_placements, strict=False)
+    ]
 
 
 def _nothing(value: Any) -> np.ndarray:

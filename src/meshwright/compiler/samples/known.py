@@ -155,8 +155,10 @@ def known_of(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> Known | None:
 
     def evaluated() -> np.ndarray:
         count = len(next(one.table for one in operands if one.source is not None))
-        tables = [one.table if one.source is not None else one.table[(0,) * len(lead)] if one.table.ndim else one.table
-                  for one in operands]  # fmt: skip
+        tables = [
+            one.table if one.source is not None else one.table[(0,) * len(lead)] if one.table.ndim else one.table
+            for one in operands
+        ]
         return _bound(eqn, [np.broadcast_to(table, (count, *rest)) for table in tables])
 
     return Known(source, lead, evaluated)
@@ -192,8 +194,9 @@ def _bound(eqn: core.JaxprEqn, tables: Sequence[np.ndarray]) -> np.ndarray:
     """An equation evaluated for numbers."""
     dtypes = [atom.aval.dtype for atom in eqn.invars]
     with jax.ensure_compile_time_eval():
-        made = eqn.primitive.bind(*(jax.numpy.asarray(one, dtype) for one, dtype in zip(tables, dtypes, strict=True)),
-                                  **eqn.params)  # fmt: skip
+        made = eqn.primitive.bind(
+            *(jax.numpy.asarray(one, dtype) for one, dtype in zip(tables, dtypes, strict=True)), **eqn.params
+        )
     return np.asarray(made)
 
 

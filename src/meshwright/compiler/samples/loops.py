@@ -71,9 +71,13 @@ class _Again(Exception):
 
 
 def _scanned(
-    walk: Reader, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue],
+    walk: Reader,
+    eqn: core.JaxprEqn,
+    held: Sequence[RankValue],
+    start: Sequence[RankValue],
+    rows: Sequence[RankValue],
     carried: Carried,
-) -> list[RankValue]:  # fmt: skip
+) -> list[RankValue]:
     stacked_as: list[tuple[Placement, Any]] = []
 
     def body(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:

@@ -97,9 +97,10 @@ def _scattered(eqn: core.JaxprEqn) -> SplitRule:
         if place in batching:
             table_dims[batching[place]] = index_dims[place]
     return SplitRule(
-        sizes=tuple(sizes), operands=(tuple(table_dims), tuple(index_dims), tuple(update_dims)),
+        sizes=tuple(sizes),
+        operands=(tuple(table_dims), tuple(index_dims), tuple(update_dims)),
         results=(tuple(table_dims),),
-    )  # fmt: skip
+    )
 
 
 def keeps_sums(eqn: core.JaxprEqn, placements: Sequence[Placement]) -> bool:

@@ -85,8 +85,11 @@ def counts_places(atom: Any, dimension: int, made: Made) -> bool:
             # Negative indices count from the end; these are none.
             asked, otherwise = made.get(eqn.invars[0]), eqn.invars[1]
             negative = (
-                asked is not None and asked.primitive.name == "lt" and asked.invars[0] is otherwise
-                and isinstance(asked.invars[1], core.Literal) and np.all(asked.invars[1].val == 0)
-            )  # fmt: skip
+                asked is not None
+                and asked.primitive.name == "lt"
+                and asked.invars[0] is otherwise
+                and isinstance(asked.invars[1], core.Literal)
+                and np.all(asked.invars[1].val == 0)
+            )
             return bool(negative) and counts_places(otherwise, dimension, made)
     return False

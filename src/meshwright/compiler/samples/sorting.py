@@ -82,10 +82,15 @@ def group_sizes(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> bool:
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contracted, _), (batched, _) = numbers.dot_dimension_numbers
     return (
-        isinstance(sizes.known, Counts) and sizes.placement == SUM and isinstance(rows.order, SortedRows)
-        and rows.order.choices is sizes.known.choices and not batched and rows.placement not in contracted
-        and tuple(numbers.lhs_ragged_dimensions) == (rows.placement,) and given[1].placement == WHOLE
-    )  # fmt: skip
+        isinstance(sizes.known, Counts)
+        and sizes.placement == SUM
+        and isinstance(rows.order, SortedRows)
+        and rows.order.choices is sizes.known.choices
+        and not batched
+        and rows.placement not in contracted
+        and tuple(numbers.lhs_ragged_dimensions) == (rows.placement,)
+        and given[1].placement == WHOLE
+    )
 
 
 def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
@@ -134,8 +139,9 @@ def _check_rows(walk: Reader, eqn: core.JaxprEqn, given: Sequence[RankValue], or
     """Refuse what is not done to every row by itself."""
     name = eqn.primitive.name
     try:
-        wanted, made = sample_placements(eqn, [value.placement if value.placement >= 0 else WHOLE for value in given],
-                                         walk.ranks)  # fmt: skip
+        wanted, made = sample_placements(
+            eqn, [value.placement if value.placement >= 0 else WHOLE for value in given], walk.ranks
+        )
     except NotShared as why:
         raise NotShared(f"sort mixes samples: {name} reads them in its order") from why
     for atom, value, want in zip(eqn.invars, given, wanted, strict=True):

@@ -340,8 +340,10 @@ class Walk:
 
         again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
         results = again(*(one.value for one in given))
-        return [RankValue(value, one.placement, order=one.order, known=one.known)
-                for value, one in zip(results, made, strict=True)]  # fmt: skip
+        return [
+            RankValue(value, one.placement, order=one.order, known=one.known)
+            for value, one in zip(results, made, strict=True)
+        ]
 
     def _scan(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """A loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so."""
@@ -356,8 +358,10 @@ class Walk:
 
 def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:
     """Results of an equation of a program for given operands, its own constants replaced by them."""
-    atoms = [core.Literal(value.value, atom.aval) if _is_constant(value.value) else core.Var(atom.aval)
-             for atom, value in zip(eqn.invars, given, strict=True)]  # fmt: skip
+    atoms = [
+        core.Literal(value.value, atom.aval) if _is_constant(value.value) else core.Var(atom.aval)
+        for atom, value in zip(eqn.invars, given, strict=True)
+    ]
     inputs = [atom for atom in atoms if isinstance(atom, core.Var)]
     outputs = [var for var in eqn.outvars if not is_dropped(var)]
     alone = piece(program, [eqn.replace(invars=atoms)], inputs, outputs)

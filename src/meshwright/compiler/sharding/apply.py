@@ -153,9 +153,12 @@ def shard_stage(
     own = stage if ranks is None else ranks.stages[0]
     names = AXES[0 if ranks is None else len(ranks.axes) : mesh.devices.ndim]
     sharding = SolvedSharding(
-        graph=graph, solution=found, mesh=mesh, ranks=ranks,
+        graph=graph,
+        solution=found,
+        mesh=mesh,
+        ranks=ranks,
         specs=_of_step(step, _placements(step, stage, own, graph, found), graph.mesh, names, setting.split_state),
-    )  # fmt: skip
+    )
     held = HeldProgram(choice=found.choice, mesh=mesh, names=names, ranks=() if ranks is None else ranks.axes)
     if not setting.recompute:
         return replace(own, program=held.program(own.program, graph.sites)), sharding
@@ -181,10 +184,15 @@ def _graph(
     count = 0 if ranks is None else len(ranks.axes)
     # The runtime adds whole gradients, micro-batch after micro-batch, so each is reduced, but for those of data ranks.
     return graph_of(
-        program, program.invars[: len(stage.parameters)], replace(view, axes=view.axes[count:]),
-        parameter_copies=copies_of(step), split_state=setting.split_state, carried=stage.carried_in,
-        ranks=view.axes[:count], rank_syncs=1.0 / step.micro_batches,
-    )  # fmt: skip
+        program,
+        program.invars[: len(stage.parameters)],
+        replace(view, axes=view.axes[count:]),
+        parameter_copies=copies_of(step),
+        split_state=setting.split_state,
+        carried=stage.carried_in,
+        ranks=view.axes[:count],
+        rank_syncs=1.0 / step.micro_batches,
+    )
 
 
 def _placements(
@@ -196,9 +204,10 @@ def _placements(
     return {
         var: placement
         for var, held in pairs
-        if isinstance(var, core.Var) and isinstance(held, core.Var)
+        if isinstance(var, core.Var)
+        and isinstance(held, core.Var)
         and (placement := graph.placement(held, found.choice)) is not None
-    }  # fmt: skip
+    }
 
 
 def _decided(graph: DecisionGraph, setting: StageSetting) -> Decision:

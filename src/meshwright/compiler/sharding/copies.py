@@ -56,8 +56,9 @@ def _along(site: EquationSite, place: int, taken: Operand, own: int, sums: Any) 
     if not axes or other is None:
         return None
     dims = other.placements[own].tolist()
-    if any(dims[axis] == WHOLE for axis in axes) or {axis for axis, dim in enumerate(dims)
-                                                      if dim in {dims[axis] for axis in axes}} != {*axes}:  # fmt: skip
+    if any(dims[axis] == WHOLE for axis in axes) or {
+        axis for axis, dim in enumerate(dims) if dim in {dims[axis] for axis in axes}
+    } != {*axes}:
         return None
     sizes = taken.sizes
     split = {dim: tuple(sizes[axis] for axis in axes if dims[axis] == dim) for dim in sorted({dims[a] for a in axes})}

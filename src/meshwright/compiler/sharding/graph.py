@@ -111,9 +111,13 @@ class DecisionGraph:
                 var.aval, self.nodes[node].placements
             )
         self.values[var] = ChosenValue(
-            node=node, placements=self.nodes[node].placements, size_bytes=aval_bytes(var.aval),
-            differentiable=differentiable, depth=0, parameter=parameter,
-        )  # fmt: skip
+            node=node,
+            placements=self.nodes[node].placements,
+            size_bytes=aval_bytes(var.aval),
+            differentiable=differentiable,
+            depth=0,
+            parameter=parameter,
+        )
         return node
 
     def border(self, var: core.Var) -> int | None:
@@ -278,19 +282,29 @@ class DecisionGraph:
                 sums = (factors != WHOLE) & (target == WHOLE)
                 if chooses and use.dims is None:
                     taken[-1] = one = Operand(
-                        var=atom, use=use, node=node, target=target, sums=sums, scale=self.scale, again=self.again,
-                        adds=eqn.primitive.name == "dot_general", sizes=tuple(self.mesh.sizes.tolist()),
-                    )  # fmt: skip
+                        var=atom,
+                        use=use,
+                        node=node,
+                        target=target,
+                        sums=sums,
+                        scale=self.scale,
+                        again=self.again,
+                        adds=eqn.primitive.name == "dot_general",
+                        sizes=tuple(self.mesh.sizes.tolist()),
+                    )
                     self.operands.append(one)
                 else:
                     self.edge(use, node, target, sums)
         known = [use for use in uses if use is not None]
         for var, placed in zip(eqn.outvars, results, strict=True):
             self.values[var] = ChosenValue(
-                node=node, placements=placed, size_bytes=aval_bytes(var.aval),
+                node=node,
+                placements=placed,
+                size_bytes=aval_bytes(var.aval),
                 differentiable=is_float(var.aval) and any(use.differentiable for use in known),
-                depth=1 + max(use.depth for use in known), parameter=all(use.parameter for use in known),
-            )  # fmt: skip
+                depth=1 + max(use.depth for use in known),
+                parameter=all(use.parameter for use in known),
+            )
         self.sites.append(
             EquationSite(
                 eqn=eqn,
@@ -376,9 +390,13 @@ def graph_of(
         rank_syncs: all-reduces of a gradient over them for each micro-batch.
     """
     graph = DecisionGraph(
-        mesh=mesh, parameter_copies=parameter_copies, syncs=syncs, split_state=split_state, ranks=tuple(ranks),
+        mesh=mesh,
+        parameter_copies=parameter_copies,
+        syncs=syncs,
+        split_state=split_state,
+        ranks=tuple(ranks),
         rank_syncs=rank_syncs,
-    )  # fmt: skip
+    )
     kept, handed = set(parameters), set(carried)
     for var in program.invars:
         differentiable = var in kept or (var in handed and is_float(var.aval))

@@ -64,9 +64,12 @@ class Collectives:
         """
         counted = [{kind: runs * n for kind, n in one.items()} for one in (self.count, self.result_bytes, self.numbers)]
         return Collectives(
-            count=counted[0], result_bytes=counted[1], numbers=counted[2], sent_bytes=runs * self.sent_bytes,
+            count=counted[0],
+            result_bytes=counted[1],
+            numbers=counted[2],
+            sent_bytes=runs * self.sent_bytes,
             whole_sums_bytes=runs * self.whole_sums_bytes,
-        )  # fmt: skip
+        )
 
 
 def in_all(programs: Iterable[Collectives]) -> Collectives:

@@ -83,8 +83,15 @@ def read_loop(graph: Graph, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | Non
     for var, use in zip(inner.invars[consts : consts + carried], uses[consts : consts + carried], strict=True):
         node = graph.choosing(f"carried {var.aval.str_short()}", var.aval)
         placements = graph.nodes[node].placements
-        kept.append(ChosenValue(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
-                          differentiable=is_float(var.aval), depth=1 + (use.depth if use else 0)))  # fmt: skip
+        kept.append(
+            ChosenValue(
+                node=node,
+                placements=placements,
+                size_bytes=aval_bytes(var.aval),
+                differentiable=is_float(var.aval),
+                depth=1 + (use.depth if use else 0),
+            )
+        )
         if use is not None:
             graph.edge(use, node, placements, np.zeros(placements.shape, bool))
         graph.values[var] = kept[-1]
@@ -107,17 +114,22 @@ def read_loop(graph: Graph, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | Non
     rounds = tuple(HeldValue(node=one.node, placements=one.placements) for one in kept)
     graph.sites.append(
         EquationSite(
-            eqn=eqn, operands=((None,) * consts + rounds), results=rounds, inner=tuple(inside),
-            entries=((None,) * consts + rounds), exits=rounds,
+            eqn=eqn,
+            operands=((None,) * consts + rounds),
+            results=rounds,
+            inner=tuple(inside),
+            entries=((None,) * consts + rounds),
+            exits=rounds,
         )
-    )  # fmt: skip
+    )
     graph.values.update(zip(eqn.outvars[:carried], kept, strict=True))
     for var, atom in zip(eqn.outvars[carried:], inner.outvars[carried:], strict=True):
         use = graph.use_of(atom)
         if use is not None:
             seen = use.seen()
-            use = replace(use, placements=np.where(seen == WHOLE, WHOLE, seen + 1), dims=None,
-                          size_bytes=aval_bytes(var.aval))  # fmt: skip
+            use = replace(
+                use, placements=np.where(seen == WHOLE, WHOLE, seen + 1), dims=None, size_bytes=aval_bytes(var.aval)
+            )
         graph.values[var] = use
 
 

@@ -269,8 +269,10 @@ def _broadcast(eqn: core.JaxprEqn) -> SplitRule:
     shape = eqn.outvars[0].aval.shape
     dims = [factors.new(size) for size in shape]
     given = eqn.invars[0].aval.shape
-    own = [dims[place] if size == shape[place] else NO_FACTOR
-           for size, place in zip(given, eqn.params["broadcast_dimensions"], strict=True)]  # fmt: skip
+    own = [
+        dims[place] if size == shape[place] else NO_FACTOR
+        for size, place in zip(given, eqn.params["broadcast_dimensions"], strict=True)
+    ]
     return factors.rule([own, *([NO_FACTOR] * atom.aval.ndim for atom in eqn.invars[1:])], [dims])
 
 

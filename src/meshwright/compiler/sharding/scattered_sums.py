@@ -51,9 +51,11 @@ class ScatteredSums:
             return []
         if not found.shape.startswith("("):
             return [self._sliced(body, found, group, MOST_STEPS)]
-        read = {int(index[1]): one for one in self.bodies[body]
-                if one.op == "get-tuple-element" and one.operands == (found.name,)
-                and (index := _INDEX.search(one.line))}  # fmt: skip
+        read = {
+            int(index[1]): one
+            for one in self.bodies[body]
+            if one.op == "get-tuple-element" and one.operands == (found.name,) and (index := _INDEX.search(one.line))
+        }
         count = len(_SIZES.findall(found.shape))
         return [place in read and self._sliced(body, read[place], group, MOST_STEPS) for place in range(count)]
 
@@ -73,8 +75,11 @@ class ScatteredSums:
             return False
         inside = self.bodies[called[1]]
         given = {place for place, name in enumerate(user.operands) if name == made.name}
-        read = [one for one in inside if one.op == "parameter" and int(one.line.split("parameter(")[1].split(")")[0])
-                in given]  # fmt: skip
+        read = [
+            one
+            for one in inside
+            if one.op == "parameter" and int(one.line.split("parameter(")[1].split(")")[0]) in given
+        ]
         return bool(read) and all(self._sliced(called[1], one, group, steps) for one in read)
 
 

@@ -60,9 +60,12 @@ def solve_choices(problem: ChoiceProblem, memory_bytes: float | None = None) -> 
 
 def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s: float = 0.0) -> Decision:
     return Decision(
-        choice=tuple(choice), objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice),
-        method=method, gap_s=gap_s,
-    )  # fmt: skip
+        choice=tuple(choice),
+        objective_s=problem.value(choice),
+        memory_bytes=problem.memory_of(choice),
+        method=method,
+        gap_s=gap_s,
+    )
 
 
 # ---- pruning

@@ -223,9 +223,10 @@ def _cut(eqn: core.JaxprEqn, given: Facts) -> Facts:
     return Facts(
         first=first,
         steps={at: step * strides[at] for at, step in given.steps.items()},
-        before={(i, j): one for (i, j), one in given.before.items()
-                if starts[i] == starts[j] and strides[i] == strides[j]},
-    )  # fmt: skip
+        before={
+            (i, j): one for (i, j), one in given.before.items() if starts[i] == starts[j] and strides[i] == strides[j]
+        },
+    )
 
 
 def _cut_somewhere(eqn: core.JaxprEqn, given: Facts) -> Facts:
@@ -234,6 +235,7 @@ def _cut_somewhere(eqn: core.JaxprEqn, given: Facts) -> Facts:
     whole = {at for at, size in enumerate(old) if size == new[at]}
     cut = any(step and at not in whole for at, step in given.steps.items())
     return Facts(
-        first=None if cut else given.first, steps={} if cut else given.steps,
+        first=None if cut else given.first,
+        steps={} if cut else given.steps,
         before={pair: one for pair, one in given.before.items() if whole.issuperset(pair)},
-    )  # fmt: skip
+    )

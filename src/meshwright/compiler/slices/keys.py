@@ -126,8 +126,12 @@ def sees_the_past(eqn: core.JaxprEqn, entries: Sequence[Any]) -> bool:
         return any(one is not None and one == 0 for one in entries)
     if first is None:
         return False
-    return {"reduce_sum": first == 0, "reduce_max": first <= LOW, "reduce_and": bool(first),
-            "reduce_or": not first}.get(name, False)  # fmt: skip
+    return {
+        "reduce_sum": first == 0,
+        "reduce_max": first <= LOW,
+        "reduce_and": bool(first),
+        "reduce_or": not first,
+    }.get(name, False)
 
 
 def reshaped_group(old: Sequence[int], new: Sequence[int], place: int) -> tuple[list[int], list[int]]:

@@ -93,7 +93,7 @@ def _problem(why: NotShared, parts: int) -> Problem:
         why=f"a schedule with {parts} segments runs a sequence slice by slice, and a slice reads earlier ones alone",
         fix="a schedule of whole sequences, such as 1f1b; or attention with a causal mask, written out",
         field="schedule",
-    )  # fmt: skip
+    )
 
 
 def _sliced(
@@ -114,13 +114,17 @@ def _sliced(
             reads = _Slice(step, stage, given, found, parts, number, kept)
             program, results, kept = reads.program(axes)
             cut = reads.cut(program)
-            slices.append(SliceStage(
-                programs=stage_programs(cut, last=stage is stages[-1], axes=axes),
-                carried_in=_passed(stage.carried_in, given[len(stage.parameters) :], number),
-                carried_out=_passed(stage.carried_out, results, number),
-                number=number, last=number == parts - 1, kept=kept,
-                results=tuple(value.placement for value in results[len(stage.carried_out) :]),
-            ))  # fmt: skip
+            slices.append(
+                SliceStage(
+                    programs=stage_programs(cut, last=stage is stages[-1], axes=axes),
+                    carried_in=_passed(stage.carried_in, given[len(stage.parameters) :], number),
+                    carried_out=_passed(stage.carried_out, results, number),
+                    number=number,
+                    last=number == parts - 1,
+                    kept=kept,
+                    results=tuple(value.placement for value in results[len(stage.carried_out) :]),
+                )
+            )
             carried |= dict(zip(stage.carried_out, results, strict=False))
         made.append(tuple(slices))
     if not found.tokens:
@@ -163,9 +167,15 @@ class _Slice:
     """Writes the program of one stage for one slice."""
 
     def __init__(
-        self, step: TracedStep, stage: CutStage, given: Sequence[RankValue], found: Found, parts: int, number: int,
+        self,
+        step: TracedStep,
+        stage: CutStage,
+        given: Sequence[RankValue],
+        found: Found,
+        parts: int,
+        number: int,
         kept: Sequence[jax.ShapeDtypeStruct],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.step, self.stage, self.given, self.found = step, stage, given, found
         self.parts, self.number, self.kept = parts, number, kept
         self.before = len(stage.parameters) + len(stage.carried_in)
@@ -191,8 +201,10 @@ class _Slice:
             kept[:] = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in walk.kept]
             return [value.value for value in results] + (walk.kept if self.number < self.parts - 1 else [])
 
-        shapes = [jax.ShapeDtypeStruct(self._shape(var, value), var.aval.dtype)
-                  for var, value in zip(stage.program.jaxpr.invars, self.given, strict=True)]  # fmt: skip
+        shapes = [
+            jax.ShapeDtypeStruct(self._shape(var, value), var.aval.dtype)
+            for var, value in zip(stage.program.jaxpr.invars, self.given, strict=True)
+        ]
         shapes[self.before : self.before] = [one for one in self.kept for _ in range(self.number)]
         closed = opened(jax.make_jaxpr(run, axis_env=list(axes))(*shapes))
         return closed, made, tuple(kept)
@@ -233,12 +245,17 @@ class _Slice:
         first, count = len(stage.parameters), len(self.kept) * self.number
         passed = len(stage.carried_out)
         keeps = jaxpr.outvars[passed + len(stage.results) :]
-        order = [*range(passed), *range(passed + len(stage.results), len(jaxpr.outvars)),
-                 *range(passed, passed + len(stage.results))]  # fmt: skip
-        jaxpr = jaxpr.replace(outvars=[jaxpr.outvars[at] for at in order],
-                              debug_info=jaxpr.debug_info.with_unknown_names())  # fmt: skip
+        order = [
+            *range(passed),
+            *range(passed + len(stage.results), len(jaxpr.outvars)),
+            *range(passed, passed + len(stage.results)),
+        ]
+        jaxpr = jaxpr.replace(
+            outvars=[jaxpr.outvars[at] for at in order], debug_info=jaxpr.debug_info.with_unknown_names()
+        )
         return replace(
-            stage, program=core.ClosedJaxpr(jaxpr, program.consts),
+            stage,
+            program=core.ClosedJaxpr(jaxpr, program.consts),
             carried_in=tuple(jaxpr.invars[first : self.before + count]),
             carried_out=tuple(core.Var(atom.aval) for atom in (*program.jaxpr.outvars[:passed], *keeps)),
-        )  # fmt: skip
+        )

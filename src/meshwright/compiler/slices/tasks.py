@@ -30,9 +30,14 @@ class SliceTasks(StageTasks):
     """
 
     def __init__(
-        self, step: TracedStep, slices: Sequence[Sequence[SliceStage]], table: ScheduleTable, lists: ListBuilder,
-        operands: Operands, layouts: Sequence[Layout],
-    ) -> None:  # fmt: skip
+        self,
+        step: TracedStep,
+        slices: Sequence[Sequence[SliceStage]],
+        table: ScheduleTable,
+        lists: ListBuilder,
+        operands: Operands,
+        layouts: Sequence[Layout],
+    ) -> None:
         """Declare what the stages run.
 
         Args:
@@ -193,14 +198,18 @@ class SliceTasks(StageTasks):
         stage, layout = own.programs.stage, self.layouts[mesh]
         k, passed = stage.index, len(own.carried_out)
         reads = self._slice_operands(mesh, own, unit)
-        keys = [("carried", k, i, unit) if i < passed else ("keys", k, i - passed, unit)
-                for i in range(len(stage.carried_out))]  # fmt: skip
+        keys = [
+            ("carried", k, i, unit) if i < passed else ("keys", k, i - passed, unit)
+            for i in range(len(stage.carried_out))
+        ]
         writes = [
             *(self._new(mesh, key, self._passed(layout, own, i)) for i, key in enumerate(keys)),
-            *(self._new(mesh, ("result", place, unit), self._result(layout, own, at))
-              for at, place in enumerate(stage.results)),
+            *(
+                self._new(mesh, ("result", place, unit), self._result(layout, own, at))
+                for at, place in enumerate(stage.results)
+            ),
             *self._saved(mesh, own.programs, unit),
-        ]  # fmt: skip
+        ]
         self.out.run(mesh, f"F{k}s{own.number}", label, reads, writes)
         for place in stage.results if own.last else ():
             if self._together(place):
@@ -216,13 +225,18 @@ class SliceTasks(StageTasks):
         reads = [
             *(operands[place] for place in programs.kept),
             *(self.out.at(mesh, ("saved", k, i, unit)) for i in range(programs.saved)),
-            *(self.out.at(mesh, ("gradient", k, i, unit) if i < passed else ("keys gradient", k, i - passed, unit))
-              for i in programs.carried_out),
-        ]  # fmt: skip
+            *(
+                self.out.at(mesh, ("gradient", k, i, unit) if i < passed else ("keys gradient", k, i - passed, unit))
+                for i in programs.carried_out
+            ),
+        ]
         places = own.earlier
-        back = [("gradient", k - 1, i, unit) if i < taken
-                else ("keys gradient", k, places[i - taken][0], first + places[i - taken][1])
-                for i in programs.carried_in]  # fmt: skip
+        back = [
+            ("gradient", k - 1, i, unit)
+            if i < taken
+            else ("keys gradient", k, places[i - taken][0], first + places[i - taken][1])
+            for i in programs.carried_in
+        ]
         sums = [("sum", k, operand) for operand in stage.parameters]
         again = self.counted[mesh, k] > 0
         self.counted[mesh, k] += 1
@@ -230,10 +244,12 @@ class SliceTasks(StageTasks):
         added = [] if not again else [*(back[len(back) - len(_earlier(own)) :] if not own.last else ()), *sums]
         before = [self.out.at(mesh, key) for key in added]
         writes = [
-            *(self._new(mesh, key, self._carried(layout, own, i, back=True))
-              for key, i in zip(back, programs.carried_in, strict=True)),
+            *(
+                self._new(mesh, key, self._carried(layout, own, i, back=True))
+                for key, i in zip(back, programs.carried_in, strict=True)
+            ),
             *(self._new(mesh, key, layout.sum(key[2])) for key in sums),
-        ]  # fmt: skip
+        ]
         if writes:
             self.out.run(mesh, f"B{k}s{own.number}{'+' if again else ''}", label, [*reads, *before], writes)
 

@@ -208,8 +208,9 @@ class SliceWalk(Walk):
         """Results of an equation whose operands hold tokens along two dimensions, queries and keys."""
         rule = rule_of(eqn)
         query, key, place = self._factors(eqn, rule, given)
-        values = [self._extent(value, dims, query, key, place)
-                  for value, dims in zip(given, rule.operands, strict=True)]  # fmt: skip
+        values = [
+            self._extent(value, dims, query, key, place) for value, dims in zip(given, rule.operands, strict=True)
+        ]
         entries = [future_entry(value, dims, query, key) for value, dims in zip(given, rule.operands, strict=True)]
         held = [replace(one, value=value) for one, value in zip(given, values, strict=True)]
         read = self.evaluated(program, self._resized(eqn, rule, query, key), held)
@@ -227,12 +228,18 @@ class SliceWalk(Walk):
 
     def _factors(self, eqn: core.JaxprEqn, rule: SplitRule, given: Sequence[RankValue]) -> tuple[int, int, Hashable]:
         """The factors of queries and of keys, and where they met."""
-        pairs = {(dims[one.placement], dims[one.order.dimension]): one.order.place
-                 for dims, one in zip(rule.operands, given, strict=True) if isinstance(one.order, KeySpan)}  # fmt: skip
+        pairs = {
+            (dims[one.placement], dims[one.order.dimension]): one.order.place
+            for dims, one in zip(rule.operands, given, strict=True)
+            if isinstance(one.order, KeySpan)
+        }
         if not pairs:
             met: Hashable = line_of(eqn), eqn.primitive, tuple(atom.aval.shape for atom in eqn.invars)
-            found = list(dict.fromkeys(dims[one.placement] for dims, one in zip(rule.operands, given, strict=True)
-                                       if one.placement >= 0))  # fmt: skip
+            found = list(
+                dict.fromkeys(
+                    dims[one.placement] for dims, one in zip(rule.operands, given, strict=True) if one.placement >= 0
+                )
+            )
             query, key = reversed(found) if met in self.found.turned else found
             return query, key, met
         (query, key), place = next(iter(pairs.items()))
@@ -276,8 +283,10 @@ class SliceWalk(Walk):
         name, of_result = SIZES[eqn.primitive.name]
         dims = rule.results[0] if of_result else rule.operands[0]
         shares = {query: 1, key: self.number + 1}
-        sizes = [size // self.ranks * shares[dim] if dim in shares else size
-                 for size, dim in zip(eqn.params[name], dims, strict=True)]  # fmt: skip
+        sizes = [
+            size // self.ranks * shares[dim] if dim in shares else size
+            for size, dim in zip(eqn.params[name], dims, strict=True)
+        ]
         return eqn.replace(params={**eqn.params, name: tuple(sizes)})
 
     # ---- from one placement to another
@@ -379,8 +388,9 @@ class SliceWalk(Walk):
         rounds = range(eqn.params["length"])
         stacked: list[list[RankValue]] = []
         for at in reversed(rounds) if eqn.params["reverse"] else rounds:
-            own = [replace(row, value=row.value[at], placement=max(row.placement - 1, WHOLE), known=None)
-                   for row in rows]  # fmt: skip
+            own = [
+                replace(row, value=row.value[at], placement=max(row.placement - 1, WHOLE), known=None) for row in rows
+            ]
             made = self.inside(eqn, [*held, *carry, *own])
             carry = made[:carried]
             stacked.append(made[carried:])

@@ -61,9 +61,12 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
         meshes.append(mesh)
         decided.append(replace(own, choice=sharding.solution.choice))
     return PlannedStages(
-        step=cut.step, stages=tuple(stages), shardings=tuple(shardings), meshes=tuple(meshes),
+        step=cut.step,
+        stages=tuple(stages),
+        shardings=tuple(shardings),
+        meshes=tuple(meshes),
         plan=replace(plan, stages=tuple(decided)),
-    )  # fmt: skip
+    )
 
 
 def _setting(plan: StagesPlan, stage: StagePlan) -> StageSetting:
@@ -74,24 +77,34 @@ def _setting(plan: StagesPlan, stage: StagePlan) -> StageSetting:
         if memory_bytes is not None:
             memory_bytes -= stage.in_flight * stage.kept_bytes + stage.transient_bytes
     return StageSetting(
-        memory_bytes=memory_bytes, in_flight=in_flight, recompute=plan.recompute, split_state=plan.split_state,
+        memory_bytes=memory_bytes,
+        in_flight=in_flight,
+        recompute=plan.recompute,
+        split_state=plan.split_state,
         choice=stage.choice,
-    )  # fmt: skip
+    )
 
 
 def _check(layers: Layers, plan: StagesPlan, devices: Sequence[Any]) -> None:
     problems = []
     if layers.fingerprint() != plan.loss:
-        problems.append(Problem(
-            what=f"the plan is of another step: its loss is {plan.loss}, this one {layers.fingerprint()}",
-            why="a plan holds for one model, on batches of one shape", fix="plan this step", field="plan",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"the plan is of another step: its loss is {plan.loss}, this one {layers.fingerprint()}",
+                why="a plan holds for one model, on batches of one shape",
+                fix="plan this step",
+                field="plan",
+            )
+        )
     needed = max(stage.first_device + stage.devices for stage in plan.stages)
     if needed > len(devices):
-        problems.append(Problem(
-            what=f"the plan is for {needed} devices, {len(devices)} are here",
-            why="every stage runs on devices of its own", fix=f"{needed} devices, or plan for {len(devices)}",
-            field="devices",
-        ))  # fmt: skip
+        problems.append(
+            Problem(
+                what=f"the plan is for {needed} devices, {len(devices)} are here",
+                why="every stage runs on devices of its own",
+                fix=f"{needed} devices, or plan for {len(devices)}",
+                field="devices",
+            )
+        )
     if problems:
         raise InputError(problems)

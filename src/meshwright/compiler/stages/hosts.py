@@ -38,12 +38,19 @@ class Hosts:
 
     def __post_init__(self) -> None:
         wrong = [
-            Problem(what=f"{name} = {getattr(self, name)}", why="it is a positive number", field=name,
-                    fix=f"{name} > 0")
-            for name in ("hosts", "devices_per_host", "flop_per_s", "inside_bytes_per_s", "between_bytes_per_s",
-                         "memory_bytes")
+            Problem(
+                what=f"{name} = {getattr(self, name)}", why="it is a positive number", field=name, fix=f"{name} > 0"
+            )
+            for name in (
+                "hosts",
+                "devices_per_host",
+                "flop_per_s",
+                "inside_bytes_per_s",
+                "between_bytes_per_s",
+                "memory_bytes",
+            )
             if getattr(self, name) is not None and not getattr(self, name) > 0
-        ]  # fmt: skip
+        ]
         if wrong:
             raise InputError(wrong)
 
@@ -68,13 +75,17 @@ class Hosts:
         flop_per_s = hardware.gemm_flop_per_s * hardware.gemm_fraction
         return cls(
             source=f"{device.name}, {workload.precision.name} [{device.efficiency.basis}]",
-            name=group.name, hosts=group.nodes, devices_per_host=group.devices_per_node, flop_per_s=flop_per_s,
+            name=group.name,
+            hosts=group.nodes,
+            devices_per_host=group.devices_per_node,
+            flop_per_s=flop_per_s,
             memory_bytes=group.device.memory_bytes,
             inside_bytes_per_s=inner.bandwidth_bytes_per_s * inner.efficiency,
             between_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency * group.devices_per_node,
-            inside_latency_s=inner.latency_s, between_latency_s=outer.latency_s,
+            inside_latency_s=inner.latency_s,
+            between_latency_s=outer.latency_s,
             launch_s=hardware.efficiency.launch_s,
-        )  # fmt: skip
+        )
 
     @property
     def limit_bytes(self) -> float:

@@ -36,13 +36,26 @@ class Islands:
         names = [group.name for group in self.groups]
         wrong = []
         if not self.groups:
-            wrong.append(Problem(what="islands without a group", why="stages run on devices", field="groups",
-                                 fix="groups=(Hosts(...),)"))  # fmt: skip
+            wrong.append(
+                Problem(
+                    what="islands without a group",
+                    why="stages run on devices",
+                    field="groups",
+                    fix="groups=(Hosts(...),)",
+                )
+            )
         if len(set(names)) < len(names):
-            wrong.append(Problem(what=f"groups named {', '.join(names)}", why="links name the groups they join",
-                                 fix="a name of its own for each", field="groups"))  # fmt: skip
-        wrong += [unknown_name("group", name, names) for link in self.links for name in link.between
-                  if name not in names]  # fmt: skip
+            wrong.append(
+                Problem(
+                    what=f"groups named {', '.join(names)}",
+                    why="links name the groups they join",
+                    fix="a name of its own for each",
+                    field="groups",
+                )
+            )
+        wrong += [
+            unknown_name("group", name, names) for link in self.links for name in link.between if name not in names
+        ]
         if wrong:
             raise InputError(wrong)
 

@@ -53,10 +53,7 @@ def find_layers(body: Body) -> tuple[int, ...]:
 def _labels(spine: Sequence[core.JaxprEqn]) -> Int[np.ndarray, " eqns"]:
     """A number per equation, equal for those that do the same to the same shapes."""
     numbers: dict[Hashable, int] = {}
-    keys = [
-        (eqn.primitive.name, *((a.aval.shape, a.aval.dtype) for a in [*eqn.invars, *eqn.outvars]))
-        for eqn in spine
-    ]  # fmt: skip
+    keys = [(eqn.primitive.name, *((a.aval.shape, a.aval.dtype) for a in [*eqn.invars, *eqn.outvars])) for eqn in spine]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
@@ -112,10 +109,14 @@ def _program_key(jaxpr: core.Jaxpr) -> Hashable:
 
     invars = tuple((of(var), var.aval.shape, var.aval.dtype) for var in [*jaxpr.constvars, *jaxpr.invars])
     eqns = tuple(
-        (eqn.primitive.name, tuple(of(atom) for atom in eqn.invars),
-         tuple((of(var), var.aval.shape, var.aval.dtype) for var in eqn.outvars), _parameters_key(eqn.params))
+        (
+            eqn.primitive.name,
+            tuple(of(atom) for atom in eqn.invars),
+            tuple((of(var), var.aval.shape, var.aval.dtype) for var in eqn.outvars),
+            _parameters_key(eqn.params),
+        )
         for eqn in jaxpr.eqns
-    )  # fmt: skip
+    )
     return invars, eqns, tuple(of(atom) for atom in jaxpr.outvars)
 
 

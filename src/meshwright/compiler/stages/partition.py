@@ -128,18 +128,23 @@ class _StageTable:
     """Least seconds of the last layers on the last devices."""
 
     def __init__(
-        self, costs: PartitionTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
+        self,
+        costs: PartitionTimes,
+        crossing_bytes: Float[np.ndarray, " layers_less_1"],
+        row: Row,
         submeshes: Sequence[Submesh],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.costs, self.submeshes = costs, submeshes
         self.stages, _, self.layers, _ = costs.total_s.shape
         self.devices = row.devices
         # Whether a stage may end before the last d devices, and what handing on to them takes there and back.
         left = range(self.devices + 1)
-        self.allowed = np.array([
-            [d + own.devices <= self.devices and row.fits(self.devices - d - own.devices, own) for d in left]
-            for own in submeshes
-        ])  # fmt: skip
+        self.allowed = np.array(
+            [
+                [d + own.devices <= self.devices and row.fits(self.devices - d - own.devices, own) for d in left]
+                for own in submeshes
+            ]
+        )
         self.hop_s = np.zeros((len(submeshes), self.layers - 1, self.devices + 1))
         for k, own in enumerate(submeshes):
             for d in np.flatnonzero(self.allowed[k, 1:]) + 1:

@@ -58,8 +58,11 @@ def _stage(plan: StagesPlan, number: int, stage: StagePlan) -> list[str]:
     left, right = _span(plan, number)
     middle = (left + right) / 2
     seconds = f"F {significant(stage.forward_s, 3)} s, B {significant(stage.backward_s, 3)} s"
-    lines = [f"stage {number} on {'x'.join(map(str, stage.mesh_shape))} devices", seconds,
-             f"{significant(stage.peak_bytes / 1e9, 3)} GB a device"]  # fmt: skip
+    lines = [
+        f"stage {number} on {'x'.join(map(str, stage.mesh_shape))} devices",
+        seconds,
+        f"{significant(stage.peak_bytes / 1e9, 3)} GB a device",
+    ]
     return [
         _box(left, STAGE_TOP, right - left, STAGE_HEIGHT, number),
         *(_text(middle, STAGE_TOP + 19 + 18 * line, text, "white") for line, text in enumerate(lines)),

@@ -108,10 +108,16 @@ class StagesPlan:
         require_entries({*held, *there}, wanted)
         stages = tuple(_stage(row) for row in held["stages"])
         return cls(
-            loss=held["loss"], layer_ends=tuple(held["layer_ends"]), micro_batches=held["micro_batches"],
-            recompute=held["recompute"], schedule=held["schedule"], step_s=held["step_s"],
-            hosts=_hosts(held["hosts"]), split_state=held["split_state"], stages=stages,
-        )  # fmt: skip
+            loss=held["loss"],
+            layer_ends=tuple(held["layer_ends"]),
+            micro_batches=held["micro_batches"],
+            recompute=held["recompute"],
+            schedule=held["schedule"],
+            step_s=held["step_s"],
+            hosts=_hosts(held["hosts"]),
+            split_state=held["split_state"],
+            stages=stages,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.

@@ -263,9 +263,14 @@ class _StageSearch:
             group = self.islands.groups[one.group]
             allowed[one] += group.views(one.devices) if isinstance(shape, int) else [view]
         priced = ranges_of(
-            layers.parts, layers.contents, self.islands, submeshes, self._terms(micro_batches), self.space.recompute,
+            layers.parts,
+            layers.contents,
+            self.islands,
+            submeshes,
+            self._terms(micro_batches),
+            self.space.recompute,
             {one: list(dict.fromkeys(shapes)) for one, shapes in allowed.items()},
-        )  # fmt: skip
+        )
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
             choices, first, device = [], 0, 0
             costs = stage_times(ranges, self.islands.limits_bytes(submeshes), micro_batches, len(stages))
@@ -285,9 +290,10 @@ class _StageSearch:
     def _terms(self, micro_batches: int) -> Terms:
         once = self.space.reductions == "step"
         return Terms(
-            parameter_copies=self.reader.parameter_copies, syncs=1.0 / micro_batches if once else 1.0,
+            parameter_copies=self.reader.parameter_copies,
+            syncs=1.0 / micro_batches if once else 1.0,
             split_state=self.space.split_state,
-        )  # fmt: skip
+        )
 
     def _simulated(
         self,
@@ -303,9 +309,16 @@ class _StageSearch:
         step_s = simulated_s(stages, micro_batches, self.hosts)
         if self.best is None or step_s < self.best.step_s:
             self.best = StagesPlan(
-                loss=layers.fingerprint(), layer_ends=layers.ends, micro_batches=micro_batches, recompute=recompute,
-                schedule=SCHEDULE, step_s=step_s, hosts=self.hosts, split_state=self.space.split_state, stages=stages,
-            )  # fmt: skip
+                loss=layers.fingerprint(),
+                layer_ends=layers.ends,
+                micro_batches=micro_batches,
+                recompute=recompute,
+                schedule=SCHEDULE,
+                step_s=step_s,
+                hosts=self.hosts,
+                split_state=self.space.split_state,
+                stages=stages,
+            )
         return step_s
 
 
@@ -359,6 +372,7 @@ def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts | 
     times = Times(
         forward_s=np.array([[stage.forward_s] for stage in stages]),
         backward_s=np.array([[stage.backward_s] for stage in stages]),
-        transfer_s=np.full((len(stages), 1), latency_s), sending_s=sending_s,
-    )  # fmt: skip
+        transfer_s=np.full((len(stages), 1), latency_s),
+        sending_s=sending_s,
+    )
     return float(makespans(table, times).max())

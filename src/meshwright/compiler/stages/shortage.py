@@ -104,10 +104,17 @@ def least_shortage(
         fitting = partition(middle)
         low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
     every = [
-        shortage_of(ranges, number, (choice.first, choice.last), submeshes[choice.submesh], choice.submesh,
-                    min(len(found) - number, micro_batches), row.islands)
+        shortage_of(
+            ranges,
+            number,
+            (choice.first, choice.last),
+            submeshes[choice.submesh],
+            choice.submesh,
+            min(len(found) - number, micro_batches),
+            row.islands,
+        )
         for number, choice in enumerate(found)
-    ]  # fmt: skip
+    ]
     return max(every, key=lambda one: one.share)
 
 

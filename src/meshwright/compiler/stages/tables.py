@@ -77,18 +77,25 @@ class LayerProblem:
         start = len(layer.parameters)
         carried = program.invars[start : start + len(layer.carried_in)]
         graph = graph_of(
-            program, program.invars[:start], mesh, parameter_copies=terms.parameter_copies, syncs=terms.syncs,
-            split_state=terms.split_state, carried=carried,
-        )  # fmt: skip
+            program,
+            program.invars[:start],
+            mesh,
+            parameter_copies=terms.parameter_copies,
+            syncs=terms.syncs,
+            split_state=terms.split_state,
+            carried=carried,
+        )
         inputs = {var: value.node for var in program.invars if (value := graph.values[var]) is not None}
         made = [atom for atom in program.outvars[: len(layer.carried_out)] if isinstance(atom, core.Var)]
         handed_on = {var: node for var in made if (node := graph.border(var)) is not None}
         is_input = np.zeros(len(graph.nodes), bool)
         is_input[list(inputs.values())] = True
         return cls(
-            graph=graph, handed_in=_border(graph, {var: inputs[var] for var in carried}),
-            handed_on=_border(graph, handed_on), inputs=is_input,
-        )  # fmt: skip
+            graph=graph,
+            handed_in=_border(graph, {var: inputs[var] for var in carried}),
+            handed_on=_border(graph, handed_on),
+            inputs=is_input,
+        )
 
     def whole_bytes(self) -> tuple[float, float, float]:
         """Bytes of the layer on all of its devices together, at least: state, its inputs, all activations."""

@@ -66,8 +66,10 @@ def _read(request: ClusterText) -> Description:
     if len(members) > MAX_GROUPS:
         wrong.add(
             f"the matrix falls into {len(members)} groups at a tolerance of {request.tolerance:.0%}",
-            f"at most {MAX_GROUPS} groups can be planned", "allow a larger tolerance", name="matrix",
-        )  # fmt: skip
+            f"at most {MAX_GROUPS} groups can be planned",
+            "allow a larger tolerance",
+            name="matrix",
+        )
         wrong.done()
     names = group_names([nodes[group[0]].device for group in members])
     groups = [_group(name, group, nodes, between) for name, group in zip(names, members, strict=True)]
@@ -166,8 +168,11 @@ def _group(
     """The keys of a group; of speeds that count as one, the slowest."""
     first = nodes[members[0]]
     group: dict[str, Any] = {
-        "name": name, "device": first.device, "nodes": len(members), "devices_per_node": first.devices,
-    }  # fmt: skip
+        "name": name,
+        "device": first.device,
+        "nodes": len(members),
+        "devices_per_node": first.devices,
+    }
     if first.zone:
         group["zone"] = first.zone
     if first.domain:
@@ -191,9 +196,11 @@ def _links(
         links.append({"between": [a, b], "gb_s": gb_s, "basis": "measured"})
     if apart:
         wrong.add(
-            f"nothing joins {listed(apart)}: 0 GB/s between some of their nodes", "gradients and activations cross it",
-            "plan each side by itself, or measure again", name="matrix",
-        )  # fmt: skip
+            f"nothing joins {listed(apart)}: 0 GB/s between some of their nodes",
+            "gradients and activations cross it",
+            "plan each side by itself, or measure again",
+            name="matrix",
+        )
     return links
 
 

@@ -230,8 +230,9 @@ def _both_ways(
         wrong.add(
             f"the matrix is not symmetric: {', '.join(shown)}{more}",
             f"the two directions of a link may differ by {UNEVEN:.0%}",
-            "measure again, or write the slower one for both", name="matrix",
-        )  # fmt: skip
+            "measure again, or write the slower one for both",
+            name="matrix",
+        )
     if len(holes) or len(uneven):
         return None
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -92,9 +92,11 @@ def _read(request: ClusterText) -> Description:
         wrong.add(what, why, "copy the whole output of nvidia-smi topo -m", name="matrix")
     if copies is not None and len(matrices) > 1:
         wrong.add(
-            f"# nodes = {copies} beside {len(matrices)} matrices", "one of them says how many nodes there are",
-            "remove the line, or keep one matrix", name="nodes",
-        )  # fmt: skip
+            f"# nodes = {copies} beside {len(matrices)} matrices",
+            "one of them says how many nodes there are",
+            "remove the line, or keep one matrix",
+            name="nodes",
+        )
     if copies is not None and copies > MAX_DEVICES:
         wrong.add(f"# nodes = {copies:,}", f"at most {MAX_DEVICES:,} devices can be planned", "", name="nodes")
     nodes, notes = [], Counter[str]()
@@ -102,9 +104,11 @@ def _read(request: ClusterText) -> Description:
         name = said.get("device") or matrix.device
         if not name:
             wrong.add(
-                f"nothing says what the devices of {matrix.name} are", "nvidia-smi topo -m does not name them",
-                "put a line '# device = H100' or the output of nvidia-smi -L at the top", name="device",
-            )  # fmt: skip
+                f"nothing says what the devices of {matrix.name} are",
+                "nvidia-smi topo -m does not name them",
+                "put a line '# device = H100' or the output of nvidia-smi -L at the top",
+                name="device",
+            )
         device = devices.find(name, matrix.name) if name else None
         links = _links(matrix, wrong)
         if device is None or links is None:

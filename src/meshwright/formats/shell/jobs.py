@@ -141,10 +141,13 @@ def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: st
 
 def _shown(one: dict[str, str], differing: Sequence[str]) -> str:
     words = [
-        one[name] if name in (_PROGRAM, "") else f"{one[name]} {_PROCESSES}" if name == _PROCESSES
+        one[name]
+        if name in (_PROGRAM, "")
+        else f"{one[name]} {_PROCESSES}"
+        if name == _PROCESSES
         else f"{name} {one[name]}".strip()
         for name in differing
         if one.get(name) or (name.startswith("--") and name in one)
-    ]  # fmt: skip
+    ]
     short = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in words[:_MOST_OPTIONS]]
     return f" ({', '.join(short)})" if short else ""

@@ -132,9 +132,9 @@ class JointGroups:
                 if best is not None:
                     slowest, sequences = best
                     promised = count * slowest
-                    own.append(_Division(
-                        parts=parts, tp=tp, micro_batches=count, sequences=sequences, promised=promised
-                    ))  # fmt: skip
+                    own.append(
+                        _Division(parts=parts, tp=tp, micro_batches=count, sequences=sequences, promised=promised)
+                    )
             own.sort(key=lambda one: (round(one.promised, 9), one.micro_batches))
             least = own[0].promised if own else 0.0
             ties = [one for one in own if one.promised <= 1.001 * least]

@@ -166,15 +166,19 @@ class NativeSource:
 
         distinct = {one.plan: one for one in sorted(found, key=_step_s) if one.plan in self._sets}
         near = [
-            self.priced(plan_of(best_near(
-                self._sets[one.plan],
-                one.step_time_s,
-                lambda made: self._pricer.step_time_s(plan_of(made)),
-                lambda made: self.priced(plan_of(made)) is not None,
-                ahead=self.model.tower_layers,
-            )))
+            self.priced(
+                plan_of(
+                    best_near(
+                        self._sets[one.plan],
+                        one.step_time_s,
+                        lambda made: self._pricer.step_time_s(plan_of(made)),
+                        lambda made: self.priced(plan_of(made)) is not None,
+                        ahead=self.model.tower_layers,
+                    )
+                )
+            )
             for one in [*distinct.values()][:NEAR]
-        ]  # fmt: skip
+        ]
         return [one for one in near if one is not None]
 
     def _in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:

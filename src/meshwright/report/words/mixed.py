@@ -139,8 +139,11 @@ def sensitivity_line(mixing: Mixing) -> str:
     if not mixing.doubts:
         return ""
     name, effect = max(mixing.doubts, key=lambda one: (one[1], one[0]))
-    links = [f"; {e_name} -> step {signed_percent(max(e, 0.0))}" for e_name, e in mixing.doubts
-             if e_name.startswith("link") and e_name != name]  # fmt: skip
+    links = [
+        f"; {e_name} -> step {signed_percent(max(e, 0.0))}"
+        for e_name, e in mixing.doubts
+        if e_name.startswith("link") and e_name != name
+    ]
     more = links[0] if len(links) == 1 else ""
     return f"sensitivity: {name} -> step {signed_percent(max(effect, 0.0))}{more}"
 

@@ -19,18 +19,39 @@ from meshwright.targets.overrides import by_flags
 _MARKS = ("global_tp_deg", "galvatron_config_path", "default_dp_type")
 """Options that only its trainer has, one at least."""
 _RENAMED = {
-    **{name: f"parallel.{name}" for name in (
-        "pp_deg", "global_tp_deg", "global_cp_deg", "sdp", "default_dp_type", "pipeline_type", "mixed_precision",
-        "global_checkpoint", "vocab_tp", "use_ulysses", "galvatron_config_path", "embed_sdp",
-    )},
+    **{
+        name: f"parallel.{name}"
+        for name in (
+            "pp_deg",
+            "global_tp_deg",
+            "global_cp_deg",
+            "sdp",
+            "default_dp_type",
+            "pipeline_type",
+            "mixed_precision",
+            "global_checkpoint",
+            "vocab_tp",
+            "use_ulysses",
+            "galvatron_config_path",
+            "embed_sdp",
+        )
+    },
     **{name: f"train.{name}" for name in ("chunks", "seq_length", "sequence_parallel", "use_flash_attn")},
-    **{name: f"model.{name}" for name in (
-        "model_size", "set_model_config_manually", "set_layernum_manually", "set_seqlen_manually", "hidden_size",
-        "num_attention_heads", "vocab_size",
-    )},
+    **{
+        name: f"model.{name}"
+        for name in (
+            "model_size",
+            "set_model_config_manually",
+            "set_layernum_manually",
+            "set_seqlen_manually",
+            "hidden_size",
+            "num_attention_heads",
+            "vocab_size",
+        )
+    },
     "num_hidden_layers": "model.num_layers",
     "global_train_batch_size": "train.global_batch_size",
-}  # fmt: skip
+}
 _DEFAULTS = {"parallel.pp_deg": "2", "train.global_batch_size": "32", "train.use_flash_attn": "false"}
 """What its options are where a command leaves them out, and the YAML has otherwise."""
 BY_OPTIONS = "model.set_seqlen_manually"

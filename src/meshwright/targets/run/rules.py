@@ -55,8 +55,10 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
 
 def _slice_refusals(row: PlanRow) -> Iterator[Problem]:
     """What does not go with sequences that run slice by slice."""
-    whys = {"cp": "context ranks share a whole sequence, and a slice is a part of it",
-            "ep": "an expert's places are given to the tokens of whole sequences"}  # fmt: skip
+    whys = {
+        "cp": "context ranks share a whole sequence, and a slice is a part of it",
+        "ep": "an expert's places are given to the tokens of whole sequences",
+    }
     for name, degree in (("cp", row.cp_degree), ("ep", row.ep)):
         if degree > 1:
             what = f"{row.schedule} with {name}{degree} does not run here"
@@ -103,10 +105,16 @@ def joint_refusals(plan: ExecutionPlan) -> Iterator[Problem]:
     used = [plan.strategies[run.strategy] for one in plan.pipelines for chunk in one.chunks() for run in chunk.runs]
     for name in ("tp", "cp"):
         if wide := sorted({degree for strategy in used if (degree := getattr(strategy, name)) > 1}):
-            yield Problem(what=f"{name} {wide[-1]} with states over all ranks", field="plan",
-                          why="ranks that hold states together run whole samples here, each its own",
-                          fix=f"--pin {name}=1 finds the best plan without, or another plan of the set")  # fmt: skip
+            yield Problem(
+                what=f"{name} {wide[-1]} with states over all ranks",
+                field="plan",
+                why="ranks that hold states together run whole samples here, each its own",
+                fix=f"--pin {name}=1 finds the best plan without, or another plan of the set",
+            )
     if len(counts := {pipeline.num_micro_batches for pipeline in plan.pipelines}) > 1:
-        yield Problem(what=f"pipelines of {min(counts)} and {max(counts)} micro-batches with states over all ranks",
-                      why="all ranks run in one loop over micro-batches here", field="plan",
-                      fix="another plan of the set")  # fmt: skip
+        yield Problem(
+            what=f"pipelines of {min(counts)} and {max(counts)} micro-batches with states over all ranks",
+            why="all ranks run in one loop over micro-batches here",
+            field="plan",
+            fix="another plan of the set",
+        )

@@ -59,9 +59,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     given = shared.yaml_reader(file_of(files, "neox.yml", _recognised), files, TITLE)
     # Words of a key are parted by _ or by -, as its own reader takes them.
     reader = KeyReader(
-        keys={key.replace("-", "_"): value for key, value in given.keys.items()}, file=given.file, over=given.over,
+        keys={key.replace("-", "_"): value for key, value in given.keys.items()},
+        file=given.file,
+        over=given.over,
         names={key.replace("-", "_"): key for key in given.keys},
-    )  # fmt: skip
+    )
     questions: list[Problem] = []
     kernel = _kernel(reader)
     config = _model(reader, questions)

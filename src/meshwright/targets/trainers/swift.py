@@ -226,13 +226,14 @@ def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
         reader.refuse("target_modules", "DEFAULT", why, "name the modules, or say --set target_modules=q_proj,v_proj")
     found = {
         "r": reader.degree("lora_rank", 8),
-        "targets": ["all-linear"] if reader.word("target_modules", "all-linear") in ("all-linear", "default")
+        "targets": ["all-linear"]
+        if reader.word("target_modules", "all-linear") in ("all-linear", "default")
         else fine_tuning.targets_of(reader.get("target_modules")),
         "dora": reader.switch("use_dora"),
         "dropout": reader.get("lora_dropout", 0.05),
         "train": fine_tuning.targets_of(saved) if saved else None,
         "base": base,
-    }  # fmt: skip
+    }
     return {name: value for name, value in found.items() if value}
 
 

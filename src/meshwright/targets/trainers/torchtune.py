@@ -104,9 +104,11 @@ def _refuse(reader: KeyReader) -> None:
         if _OF_PAIRS.search(str(reader.get(key, ""))):
             reader.refuse(key, reader.get(key), "a step runs more than one pass over pairs", "check a recipe of SFT")
     fine_tuning.refuse_on(
-        reader, ("quantizer._component_",), "weights and inputs are rounded in training, which is not priced",
+        reader,
+        ("quantizer._component_",),
+        "weights and inputs are rounded in training, which is not priced",
         "check a recipe without it",
-    )  # fmt: skip
+    )
     why = "gradients are freed layer by layer as the optimizer steps in the backward pass, which plans do not say"
     fine_tuning.refuse_on(reader, ("optimizer_in_bwd",), why, "use False")
     fine_tuning.refuse_on(
@@ -143,9 +145,12 @@ def _row(reader: KeyReader, devices: int | None, tuned: bool) -> Any:
     replicate = reader.degree("data_parallel_replicate_dim")
     shard = reader.get("data_parallel_shard_dim", -1)
     dp = shared.data_ranks(
-        reader, devices, tp=("tensor_parallel_dim", tp), cp=("context_parallel_dim", cp),
+        reader,
+        devices,
+        tp=("tensor_parallel_dim", tp),
+        cp=("context_parallel_dim", cp),
         replicate=("data_parallel_replicate_dim", replicate),
-    )  # fmt: skip
+    )
     if dp is None:
         return None
     if shard not in (-1, None) and shard * replicate != dp:

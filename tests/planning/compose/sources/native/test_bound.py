@@ -166,9 +166,17 @@ def test_no_strategy_runs_a_layer_better_than_every_way(
     context[0, kind] = cp
     kept = way if ep > 1 and ways()[way][2] == PLAIN_WAY[2] else 0
     grid = Grid(
-        tp=tp * one, overlap=(overlap if tp > 1 else 0) * one, context=context, ep=ep * one, etp=etp * one, pp=one,
-        dp=8 * one, mbs=mbs * one, m=one, way=kept * one,
-    )  # fmt: skip
+        tp=tp * one,
+        overlap=(overlap if tp > 1 else 0) * one,
+        context=context,
+        ep=ep * one,
+        etp=etp * one,
+        pp=one,
+        dp=8 * one,
+        mbs=mbs * one,
+        m=one,
+        way=kept * one,
+    )
     items = tuple(Item("layer", layer, NONE) for layer in job.model.kinds())
     hardware = hardware_of(job.cluster.groups[0], job.workload)
     costs = item_costs(items, grid.strategies(job.workload), job.model, hardware, job.workload)

@@ -35,8 +35,13 @@ def whole(composer: SliceComposer, groups: Iterable[int]) -> list[IslandPart]:
     return [IslandPart(number, composer.questions.cluster.groups[number].devices) for number in groups]
 
 
-def composer_of(*parallelizers: Any, gpus: str = "4xH100,4xH200", effort: SliceEffort | None = None, layers: int = 5,
-                waves: tuple[int, ...] = (4, 8)) -> SliceComposer:  # fmt: skip
+def composer_of(
+    *parallelizers: Any,
+    gpus: str = "4xH100,4xH200",
+    effort: SliceEffort | None = None,
+    layers: int = 5,
+    waves: tuple[int, ...] = (4, 8),
+) -> SliceComposer:
     model = replace(SMALL, runs=(LayerRun(layers=SMALL.runs[0].layers, repeats=layers),))
     inputs = job("llama-3-8b", gpus)
     return slice_composer(model, inputs.cluster, inputs.workload, parallelizers, micro_batches=waves, effort=effort)
@@ -76,11 +81,15 @@ def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave:
                 for chosen in itertools.product(*choices):
                     stages = [
                         PlannedStage(
-                            group=g, first=ends[i], last=ends[i + 1] - 1, devices=n, plan=a.plan,
+                            group=g,
+                            first=ends[i],
+                            last=ends[i + 1] - 1,
+                            devices=n,
+                            plan=a.plan,
                             parallelizer=a.parallelizer,
                         )
                         for i, ((g, n), a) in enumerate(zip(shape, chosen, strict=True))
-                    ]  # fmt: skip
+                    ]
                     yield timed(composer, stages, wave)
 
 
@@ -96,9 +105,13 @@ def timed(composer: SliceComposer, stages: list[PlannedStage], wave: int) -> Sli
     loops = [sum(each[i:]) + 2 * sum(hops[i:]) for i in range(len(each))]
     period = max(*each, *(loop / (len(each) - i) for i, loop in enumerate(loops)))
     return SlicePipeline(
-        stages=tuple(stages), hops_s=tuple(hops), wave=wave, fill_s=loops[0], period_s=period,
+        stages=tuple(stages),
+        hops_s=tuple(hops),
+        wave=wave,
+        fill_s=loops[0],
+        period_s=period,
         sync_s=max(stage.plan.sync_s for stage in stages),
-    )  # fmt: skip
+    )
 
 
 def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:

@@ -240,9 +240,17 @@ def _way_rows(model: ModelSpec, workload: Workload, devices: int) -> Grid:
     tp, overlap, *context, ep, way = np.array(rows, dtype=np.int64).T
     one = np.ones_like(tp)
     grid = Grid(
-        tp=tp, overlap=overlap, context=np.stack(context, axis=1), ep=ep, etp=one, pp=one, dp=ep, mbs=one, m=one,
+        tp=tp,
+        overlap=overlap,
+        context=np.stack(context, axis=1),
+        ep=ep,
+        etp=one,
+        pp=one,
+        dp=ep,
+        mbs=one,
+        m=one,
         way=way,
-    )  # fmt: skip
+    )
     degrees = {**grid_degrees(grid), "mbs": tp}
     return grid.take(np.all([rule.holds(degrees) for rule in rules], axis=0))
 

@@ -99,22 +99,55 @@ def engine_settings(asked: dict[str, Any], nodes: int, per_node: int, folder: Pa
     """The engine's settings: one stage, one micro-batch, tensor and data degrees, sharding, recompute by layer."""
     limit_gib = int(asked["island"]["memory_bytes"] / 1024**3)
     return types.SimpleNamespace(
-        num_nodes=nodes, num_gpus_per_node=per_node, memory_constraint=limit_gib,
-        min_bsz=1, max_bsz=1, bsz_scale=1, recommend_min_bsz=0, settle_bsz=asked["micro_batch"], settle_chunk=1,
-        search_space="full", sp_space="tp", disable_dp=0, disable_tp=0, disable_vtp=0, disable_pp=1, disable_sdp=0,
-        disable_ckpt=0, disable_tp_consec=1, max_tp_deg=per_node, max_pp_deg=1, default_dp_type="ddp", embed_sdp=0,
-        mixed_precision="bf16", pipeline_type="pipedream_flush", use_pipeline_costmodel=1, costmodel_coe=1.0,
-        sequence_parallel=True, global_memory_buffer=False, async_grad_reduce=True, make_vocab_size_divisible_by=128,
-        fine_grained_mode=1, time_profile_mode="static", memory_profile_mode="static", parallel_search=False,
-        hidden_size=asked["model"]["hidden"], log_dir=str(folder / "logs"),
+        num_nodes=nodes,
+        num_gpus_per_node=per_node,
+        memory_constraint=limit_gib,
+        min_bsz=1,
+        max_bsz=1,
+        bsz_scale=1,
+        recommend_min_bsz=0,
+        settle_bsz=asked["micro_batch"],
+        settle_chunk=1,
+        search_space="full",
+        sp_space="tp",
+        disable_dp=0,
+        disable_tp=0,
+        disable_vtp=0,
+        disable_pp=1,
+        disable_sdp=0,
+        disable_ckpt=0,
+        disable_tp_consec=1,
+        max_tp_deg=per_node,
+        max_pp_deg=1,
+        default_dp_type="ddp",
+        embed_sdp=0,
+        mixed_precision="bf16",
+        pipeline_type="pipedream_flush",
+        use_pipeline_costmodel=1,
+        costmodel_coe=1.0,
+        sequence_parallel=True,
+        global_memory_buffer=False,
+        async_grad_reduce=True,
+        make_vocab_size_divisible_by=128,
+        fine_grained_mode=1,
+        time_profile_mode="static",
+        memory_profile_mode="static",
+        parallel_search=False,
+        hidden_size=asked["model"]["hidden"],
+        log_dir=str(folder / "logs"),
         **{
             f"{name}_path": f"{folder}/"
             for name in (
-                "memory_profiling", "time_profiling", "allreduce_bandwidth_config", "p2p_bandwidth_config",
-                "overlap_coe", "sp_time", "output_config",
+                "memory_profiling",
+                "time_profiling",
+                "allreduce_bandwidth_config",
+                "p2p_bandwidth_config",
+                "overlap_coe",
+                "sp_time",
+                "output_config",
             )
         },
-    )  # fmt: skip
+    )
 
 
 def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> dict[str, Any] | None:

@@ -70,9 +70,14 @@ class OwnProcess:
         try:
             # A session of its own, so that what it starts ends with it.
             process = subprocess.Popen(
-                list(self.command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env=None if self.environment is None else dict(self.environment), start_new_session=True,
-            )  # fmt: skip
+                list(self.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=None if self.environment is None else dict(self.environment),
+                start_new_session=True,
+            )
         except OSError as error:
             raise self._lost("could not be started", f"{self.command[0]}: {error.strerror or error}") from None
         with process, _ended_with_this(process.pid):
@@ -105,9 +110,12 @@ def _ended_with_this(group: int) -> Iterator[None]:
     """
     try:
         watcher = subprocess.Popen(
-            ["/bin/sh", "-c", WATCH, "watch", str(group)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            ["/bin/sh", "-c", WATCH, "watch", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError:  # no shell, or no room for one more process: it is watched no less than before
         yield
         return

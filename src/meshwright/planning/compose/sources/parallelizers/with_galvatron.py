@@ -81,10 +81,17 @@ def _profile(part: ModelSlice, island: Island, workload: Workload) -> dict[str, 
     one = np.ones(1, dtype=np.int64)
     zero = np.zeros(1, dtype=np.int64)
     grid = Grid(
-        tp=one, overlap=zero, context=np.ones((1, len(CONTEXTS)), dtype=np.int64),
-        ep=one, etp=one, pp=one, dp=one, mbs=one,
-        m=one * workload.global_batch, way=zero,
-    )  # fmt: skip
+        tp=one,
+        overlap=zero,
+        context=np.ones((1, len(CONTEXTS)), dtype=np.int64),
+        ep=one,
+        etp=one,
+        pp=one,
+        dp=one,
+        mbs=one,
+        m=one * workload.global_batch,
+        way=zero,
+    )
     single = replace(workload, global_batch=1)
     layer, _ = part.layers[0]
     items = (Item("layer", layer, NONE), Item("embedding"), Item("head"))
