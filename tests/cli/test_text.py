@@ -25,7 +25,10 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("plan gpt2 --gpus 2xH100 --gbs 8", ("gpt2 on 2 H100", "per step", "dp", "Assumed", "seq_len", "layers 12")),
+        (
+            "plan gpt2 --gpus 2xH100 --gbs 8",
+            ("gpt2 on 2 H100", "per step", "dp", "Assumed", "sequence length", "layers 12"),
+        ),
         ("estimate gpt2 --gpus 2xH100 --gbs 8 --plan tp2", ("2 = tp2 x dp1", "Memory", "Assumed")),
         ("check gpt2 --gpus 2xH100 --gbs 8 --plan tp2", ("ok", "gpt2 on 2 H100")),
         ("explain PLANS#1", ("From plain data parallelism", "One change away")),

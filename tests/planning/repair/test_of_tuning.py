@@ -65,7 +65,7 @@ def test_adapters_on_more_devices_are_no_repair_where_as_many_hold_what_was_aske
     assert all(one.devices < plain.devices for one in caught.value.repairs if "base=nf4" in one.option)
 
 
-@pytest.mark.parametrize("software", [{}, {"--software": "megatron-core"}])
+@pytest.mark.parametrize("software", [{}, {"--software": "transformers"}])
 @pytest.mark.parametrize(
     ("model", "lora", "gpus"), [("llama-3.1-70b", {"--lora": "r=16"}, "1xA100-80"), ("qwen3-32b", {}, "1xRTX4090")]
 )
@@ -91,3 +91,10 @@ def test_the_command_of_a_repair_in_4_bits_gives_the_numbers_it_promises(
         assert peak == pytest.approx(one["peak_memory_bytes"], rel=1e-6)
         best = answer("plan", repaired)["plans"][0]["estimate"]
         assert best["step_time_s"] <= one["step_time_s"] * (1 + 1e-6)
+
+
+def test_under_software_that_loads_no_base_in_4_bits_none_is_offered() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("qwen3-32b", gpus="1xRTX4090", software="megatron-core", seq_len=2048, global_batch=8)
+    assert caught.value.repairs
+    assert not any("base=nf4" in one.option for one in caught.value.repairs)

@@ -38,6 +38,9 @@ def study() -> dict[str, Any]:
 def dropped(shown: Shown, folder: Path, document: Any) -> None:
     file = folder / "study.json"
     file.write_text(json.dumps(document))
+    # A view that is drawn again replaces its input: a file must not go to the one before.
+    shown.page.click("#tab-overview")
+    shown.page.wait_for_selector("#study", state="detached")
     shown.page.click("#tab-tuning")
     shown.page.wait_for_selector("#study", state="attached")
     shown.page.set_input_files("#study", file)
