@@ -153,6 +153,8 @@ def on_host(torch: Any) -> Any:
 def without_init(*packages: str) -> None:
     """Make installed packages importable without what their __init__ needs of GPUs and trainers."""
     for name in packages:
+        if name in sys.modules and sys.modules[name].__spec__ is None:
+            continue  # of an earlier call
         above, _, last = name.rpartition(".")
         found = importlib.util.find_spec(name) if not above else None
         inside = sys.modules[above].__path__ if above else (found.submodule_search_locations or () if found else ())

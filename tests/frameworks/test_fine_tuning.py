@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 def bare(*packages: str) -> None:
     """Make packages importable without what their __init__ needs of GPUs and trainers."""
-    if importlib.util.find_spec(packages[0]) is None:
+    if packages[0] not in sys.modules and importlib.util.find_spec(packages[0]) is None:
         pytest.skip(f"{packages[0]} is not installed")
     without_init(*packages)
 

@@ -7,7 +7,7 @@ Typer makes a pydantic validator for every option of a command. Ours are words, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -40,18 +40,26 @@ def typer_command(
     """
     how = request_fields(output)
     options = [one for one in (*request_fields(request), *how) if one.cli]
+    command = _read_and_act(request, act, options, how)
+    command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
+    return _with_parameters(command, options, everything=everything, described=described)
 
+
+def _read_and_act(
+    request: type[Request], act: Act, options: list[Field], how: Sequence[Field]
+) -> Callable[..., int | None]:
     def command(**typed: Any) -> int | None:
         shown = {one.name: bool(typed.pop(one.name)) for one in how}
         values = {one.name: _value(one, typed[one.name]) for one in options if one.name in typed}
         return act(request.read(values, typed=True), shown)
 
+    return command
+
+
+def _with_parameters(
+    command: Callable[..., Any], options: list[Field], *, everything: bool, described: bool
+) -> Callable[..., Any]:
     parameters = [_parameter(one, hidden=one.rare and not everything, described=described) for one in options]
-    command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
-    return _with_parameters(command, parameters)
-
-
-def _with_parameters(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
