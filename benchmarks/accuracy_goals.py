@@ -127,14 +127,14 @@ What is known about what misses:
   linearisation again): 6.6% and 18.2%, MLPerf 4.0%, SimuMax 9.3%; with gradients that hide as above 6.6% and 18.1%,
   MLPerf 4.1%, the README 7.1%, SimuMax 9.8% (8.3% without either); both, counted in doublings beyond a node, 6.7% and
   17.7%, MLPerf 4.7%, SimuMax 9.6%. Not priced: what the median gains, the 90th percentile and SimuMax lose.
-* **Links inside a node** share one number per framework with those between nodes. Estimated by one linearisation
-  (with nothing changed 6.8% and 17.7% left out, SimuMax 8.3% and 15.6%, MLPerf 5.0% and 14.2%), a number of their own
-  for each generation of devices comes to 1.08 of the other on Ampere, 0.89 on Hopper and 0.81 on Blackwell. All sources
-  left out then come to 6.5% and 17.6% and SimuMax to 7.4% and 13.4%, but MLPerf to 5.4% and 14.2%; with a factor for
-  each doubling of devices besides, 6.5% and 17.9%, 8.8% and 14.5%, and 4.4% and 13.2%. Neither is priced so far: no
-  exact fit was made. Tables of NCCL and of products alone tell nothing of it: they have 8 B200 gather 67 MB at 430 GB/s
-  where SimuMax' steps with 8 tensor ranks would need about 300 if all else were cut in equal parts, and products of 8
-  ranks at 0.78 to 0.99 of the rate of whole ones on B200, 0.84 to 1.1 on H100.
+* **Links inside a node** share one number per framework with those between nodes. Fitted with one of their own for
+  each generation of devices (two rounds from the packaged numbers), that comes to 1.05 of the other on Ampere, 0.90 on
+  Hopper and 0.85 on Blackwell: all sources left out are then 6.7% and 17.8% off, SimuMax 7.7% and 14.1%, but MLPerf
+  5.3% and 14.2%. With a loss for each doubling of devices besides, 0.4 to 0.5%, they are 6.4% and 18.2%, 9.4% and
+  15.4%, and 4.0% and 13.5%. Neither is priced: each gains in one source what it loses in another. Tables of NCCL and of
+  products alone tell nothing of it: they have 8 B200 gather 67 MB at 430 GB/s where SimuMax' steps with 8 tensor ranks
+  would need about 300 if all else were cut in equal parts, and products of 8 ranks at 0.78 to 0.99 of the rate of whole
+  ones on B200, 0.84 to 1.1 on H100.
 * **Unfused losses.** By a count of kernels that no profile checked, Megatron-Core's loss moves 52 bytes a logit,
   Transformer Engine's 10; all are priced at 20 times the framework's passes, 37 with Megatron-Core. Counted so, the
   H100 README (131,072 words) comes to 5.8% instead of 10.0% left out, but Zero Bubble's 90th percentile to 15.8%
