@@ -10,7 +10,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.file_fix import ScriptFix, unified
-from meshwright.planning.key_changes import ABSENT, KeyChange, differences, edited_files, text_of_value
+from meshwright.planning.key_changes import ABSENT, KeyChange, changed_keys, edited_files, text_of_value
 from meshwright.planning.launch_source import LaunchSource
 from meshwright.planning.launch_workload import usable
 from meshwright.planning.script_fix import read_back
@@ -49,11 +49,11 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     compared = {name: theirs[own] for name, own in names.items() if own in theirs}
     wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
     read = {said.option for said in (*now.said, *wanted.said)}
-    changes = [change for name, text in compared.items() for change in differences(source, name, text, read)]
+    changes = [change for name, text in compared.items() for change in changed_keys(source, name, text, read)]
     first = edited_files(source, changes) if now.row is None else ""
     if not isinstance(first, str):  # what says no plan was not read to its end
         read |= {said.option for said in source.reading(first).said}
-        changes = [change for name, text in compared.items() for change in differences(source, name, text, read)]
+        changes = [change for name, text in compared.items() for change in changed_keys(source, name, text, read)]
     settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.key_changes import KeyChange, differences, edited_files
+from meshwright.planning.key_changes import KeyChange, changed_keys, edited_files
 from meshwright.planning.launch_source import LaunchSource
 from meshwright.targets.contract import PLAN_FILE
 
@@ -57,7 +57,7 @@ class EngineFiles:
         for name, theirs in self.theirs.items():
             keys = [self.source.target.edited(name, one) for one in (self.own[name], theirs)]
             read = {path for one in keys if one is not None for path in one.values if _of_a_plan(path)}
-            changes += differences(files, name, theirs, read)
+            changes += changed_keys(files, name, theirs, read)
         whole = edited_files(files, changes)
         if isinstance(whole, str):
             return {}, ()

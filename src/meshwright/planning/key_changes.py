@@ -12,6 +12,7 @@ from meshwright.planning.launch_source import LaunchSource
 from meshwright.planning.trainer_option_names import MODELS
 
 ABSENT = object()
+"""Stands for the value of a key that a file does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,21 +20,36 @@ class KeyChange:
     """A key that another plan sets otherwise."""
 
     file: str
+    """Its name."""
     path: str
+    """The key with those of the tables around it, dots between."""
     new: Any
+    """`ABSENT` where the other plan does not have it."""
     old: Any = ABSENT
     """`ABSENT` where the file does not have it."""
     whole: bool = False
     """The table around it goes too: the other plan has no such table."""
 
     def told(self, now: LaunchFile) -> OptionChange:
+        """The change as people read it.
+
+        Args:
+            now: the reading of the files before it, which says where the key stands.
+        """
         place = next((said.place for said in (*now.said, *now.unpriced) if said.option == self.path), "")
         old, new = (None if value is ABSENT else text_of_value(value) for value in (self.old, self.new))
         return OptionChange(option=self.path, old=old, new=new, place=place)
 
 
-def differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[KeyChange]:
-    """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
+def changed_keys(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[KeyChange]:
+    """Keys of one file that the plan's own file holds otherwise, among those that say a plan.
+
+    Args:
+        source: the user's files.
+        name: of the file.
+        theirs: text of the plan's own file.
+        read: paths of the keys that say a plan.
+    """
     before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
     if before is None or after is None:
         return
@@ -46,7 +62,12 @@ def differences(source: LaunchSource, name: str, theirs: str, read: set[str]) ->
 
 
 def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, str] | str:
-    """The files with these changes; or what cannot be changed in place."""
+    """The files with these changes; or what cannot be changed in place.
+
+    Args:
+        source: the user's files.
+        changes: of their keys.
+    """
     files, missed = dict(source.files), []
     for change in changes:
         keys = source.target.edited(change.file, files[change.file])
@@ -65,4 +86,5 @@ def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, st
 
 
 def text_of_value(value: Any) -> str:
+    """A key's value to show: a switch in lower case, anything long cut at 60 letters."""
     return str(value).lower() if isinstance(value, bool) else str(value)[:60]

@@ -239,14 +239,17 @@ class LaunchSource:
         over = {overrides.FILE: json.dumps(own)} if own else {}
         return {**files, **over, **({ARGUMENTS: json.dumps({**held, **rest})} if rest else {})}
 
-    def _script(self, text: str) -> Script:
-        script = read_script(
+    def _as_bash_means(self, text: str) -> Script:
+        return read_script(
             text,
             name=self.name or "script",
             arguments=self.outside.arguments,
             environment=self.outside.environment,
             read=self.near,
         )
+
+    def _script(self, text: str) -> Script:
+        script = self._as_bash_means(text)
         script = with_argument_files(replace(script, job=self.outside.job), self.near)
         script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
@@ -268,13 +271,7 @@ class LaunchSource:
         Args:
             text: of the script.
         """
-        script = read_script(
-            text,
-            name=self.name or "script",
-            arguments=self.outside.arguments,
-            environment=self.outside.environment,
-            read=self.near,
-        )
+        script = self._as_bash_means(text)
         return {name: held for name, held in self._named(script).items() if name not in script.files}
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
