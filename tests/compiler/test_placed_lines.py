@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.compiler.methods import PipeshardParallel
+from meshwright.compiler.methods.pipeshard import PipeshardParallel
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import initial, step, tokens
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from meshwright.compiler.methods import Auto, ShardParallel
+from meshwright.compiler.methods.auto import Auto
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.compiler.planned_devices import recognised_hosts, stated_hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.errors import InputError, UnsupportedError

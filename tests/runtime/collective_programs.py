@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshwright.compiler.methods import ShardParallel
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.runtime.parallelize import parallelize
 
 Step = Callable[[Any, Any], Any]

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.methods import Auto, FromPlan, PipeshardParallel
+from meshwright.compiler.methods.auto import Auto
+from meshwright.compiler.methods.decided import FromPlan
+from meshwright.compiler.methods.pipeshard import PipeshardParallel
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan

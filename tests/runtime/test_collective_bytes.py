@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.compiler.methods import ShardParallel
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.runtime.parallelize import parallelize
 from tests.runtime.collective_programs import (
     Step,

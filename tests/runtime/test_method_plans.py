@@ -11,15 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from meshwright.compiler.method_plan import MethodPlan
-from meshwright.compiler.methods import (
-    DataParallel,
-    FromPlan,
-    LocalPipeline,
-    PipeshardParallel,
-    ShardParallel,
-    Zero2Parallel,
-    Zero3Parallel,
-)
+from meshwright.compiler.methods.data import DataParallel, Zero2Parallel, Zero3Parallel
+from meshwright.compiler.methods.decided import FromPlan
+from meshwright.compiler.methods.pipeshard import LocalPipeline, PipeshardParallel
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.errors import InputError
 from meshwright.runtime.parallelize import parallelize

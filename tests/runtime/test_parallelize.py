@@ -13,14 +13,9 @@ import pytest
 
 from meshwright.app.step_timeline import timeline
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.methods import (
-    DataParallel,
-    LocalPipeline,
-    Method,
-    PipeshardParallel,
-    Zero2Parallel,
-    Zero3Parallel,
-)
+from meshwright.compiler.methods.data import DataParallel, Zero2Parallel, Zero3Parallel
+from meshwright.compiler.methods.method import Method
+from meshwright.compiler.methods.pipeshard import LocalPipeline, PipeshardParallel
 from meshwright.errors import InputError
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import accumulated, initial, largest_difference, step, tokens

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import pytest
 
-from meshwright.compiler.methods import FromPlan
+from meshwright.compiler.methods.decided import FromPlan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagePlan
 from meshwright.compiler.stages.search import StageSpace, plan_step

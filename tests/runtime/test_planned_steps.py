@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.methods import Method
+from meshwright.compiler.methods.method import Method
 from meshwright.compiler.sharding.hlo_collectives import Collectives, in_all
 from meshwright.errors import InputError
 from tests.compiler.sharding.test_plan_quality import block, shapes, transformer, transformer_loss

@@ -12,7 +12,8 @@ import pytest
 
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.method_plan import MethodPlan
-from meshwright.compiler.methods import FromPlan, ShardParallel
+from meshwright.compiler.methods.decided import FromPlan
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import accumulated, initial, largest_difference, step, tokens

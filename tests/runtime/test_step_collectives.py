@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.methods import Method
+from meshwright.compiler.methods.method import Method
 from meshwright.compiler.sharding.hlo_collectives import Collectives, in_all
 from meshwright.kernels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.kernels.lines import LevelRates, group_span

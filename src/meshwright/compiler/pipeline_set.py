@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.methods import Method
+from meshwright.compiler.methods.method import Method
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem

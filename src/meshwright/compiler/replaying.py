@@ -9,17 +9,12 @@ from typing import Any
 from jax.sharding import Mesh
 
 from meshwright.compiler.method_plan import MethodPlan, fingerprint_of
-from meshwright.compiler.methods import (
-    Auto,
-    DataParallel,
-    FromPlan,
-    LocalPipeline,
-    Method,
-    PipeshardParallel,
-    ShardParallel,
-    Zero2Parallel,
-    Zero3Parallel,
-)
+from meshwright.compiler.methods.auto import Auto
+from meshwright.compiler.methods.data import DataParallel, Zero2Parallel, Zero3Parallel
+from meshwright.compiler.methods.decided import FromPlan
+from meshwright.compiler.methods.method import Method
+from meshwright.compiler.methods.pipeshard import LocalPipeline, PipeshardParallel
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan

@@ -18,14 +18,11 @@ from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower, task_order
 from meshwright.compiler.method_plan import MethodPlan
-from meshwright.compiler.methods import (
-    Auto,
-    FromPlan,
-    LocalPipeline,
-    Method,
-    PipeshardParallel,
-    ShardParallel,
-)
+from meshwright.compiler.methods.auto import Auto
+from meshwright.compiler.methods.decided import FromPlan
+from meshwright.compiler.methods.method import Method
+from meshwright.compiler.methods.pipeshard import LocalPipeline, PipeshardParallel
+from meshwright.compiler.methods.shard import ShardParallel
 from meshwright.compiler.parted_checkpoints import checkpoints_parted
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of, not_shared, ranks_along

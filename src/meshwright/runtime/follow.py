@@ -13,7 +13,7 @@ from meshwright.compiler.following import FollowedSharding, follow, followed_pla
 from meshwright.compiler.forward import lower_forward
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.leading_axis import Stacking
-from meshwright.compiler.methods import FollowParallel
+from meshwright.compiler.methods.decided import FollowParallel
 from meshwright.compiler.stacks import parted_along
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists, verify_lists

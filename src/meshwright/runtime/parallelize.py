@@ -14,7 +14,9 @@ import numpy as np
 from meshwright.compiler.batch_arguments import batch_argument
 from meshwright.compiler.calls import CallForm, StepCall
 from meshwright.compiler.garbage import garbage_left
-from meshwright.compiler.methods import DataParallel, FollowParallel, Method
+from meshwright.compiler.methods.data import DataParallel
+from meshwright.compiler.methods.decided import FollowParallel
+from meshwright.compiler.methods.method import Method
 from meshwright.compiler.python_effects.refusals import reading_problem
 from meshwright.compiler.python_effects.shapes import StateShapes
 from meshwright.compiler.python_effects.state import PythonState

@@ -18,7 +18,7 @@ from meshwright.targets.run.rules import unrunnable_settings
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
-    from meshwright.compiler.methods import PipeshardParallel
+    from meshwright.compiler.methods.pipeshard import PipeshardParallel
     from meshwright.zoo.decoder import Recompute
 
 
@@ -87,7 +87,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         UnsupportedError: the plan says something that does not run here.
     """
     from meshwright.compiler.grid import GridSplit
-    from meshwright.compiler.methods import PipeshardParallel
+    from meshwright.compiler.methods.pipeshard import PipeshardParallel
     from meshwright.zoo.splits import block_split, split_axes
 
     check_runs(row)
