@@ -6,7 +6,8 @@
 
 Cosmic Ray makes the mutations; here they are drawn, run in a copy of the repository, each against the tests that mirror
 the file or name its module, then against those of the modules that import it, and counted. A survivor is a change of an
-operator or a comparison that nobody would have noticed: it wants a test, unless the change means the same.
+operator or a comparison that nobody would have noticed: it wants a test, unless the change means the same. Undecided is
+one that no test notices while some of its tests fail or are cut off without it, too: it counts neither way.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -66,6 +68,15 @@ class Mutation:
         return f"{self.file.relative_to(ROOT)}:{self.line} {self.operator.removeprefix('core/')}"
 
 
+class Verdict(Enum):
+    """What tests say of a mutation."""
+
+    NOTICED = "is noticed"
+    SURVIVES = "survives"
+    UNDECIDED = "is undecided"
+    """No test that passes without the mutation fails with it, but not every test could be asked."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Copy:
     """A copy of the repository whose source may be changed."""
@@ -77,33 +88,54 @@ class Copy:
     sound: dict[tuple[str, ...], bool] = field(default_factory=dict)
     """Whether tests pass without a mutation, by their names."""
 
-    def notices(self, mutation: Mutation, tests: list[str]) -> bool:
-        """Whether a test that passes otherwise fails with a mutation.
+    def verdict(self, mutation: Mutation, rings: list[list[str]]) -> Verdict:
+        """What rings of tests say of a mutation, the nearest asked first.
 
         Args:
             mutation: made in the copy, and taken back.
-            tests: files, the nearest first.
+            rings: files of tests, each asked only where those before it notice nothing.
         """
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 
         source = mutation.file.read_text(encoding="utf-8")
         changed = mutate_code(source, get_operator(mutation.operator)(), mutation.occurrence)
-        if changed is None:
-            return True
-        try:
-            self._write(mutation.file, changed)
-            failed = self._failed(tests)
-            # Many tests together may need longer than the limit without a mutation: each file has the limit for itself.
-            alone = tests if failed == tuple(tests) and len(tests) > 1 else ()
-            failed = next((found for one in alone if (found := self._failed([one]))), () if alone else failed)
-        finally:
-            self._write(mutation.file, source)
-        if failed and failed not in self.sound:
-            self.sound[failed] = not self._failed(list(failed))
-            if not self.sound[failed]:
-                print(f"fails or is cut off without a mutation, too: {' '.join(failed)}", flush=True)
-        return bool(failed) and self.sound[failed]
+        return Verdict.UNDECIDED if changed is None else self.verdict_of(mutation.file, changed, rings)
+
+    def verdict_of(self, file: Path, changed: str, rings: list[list[str]]) -> Verdict:
+        """The same of a file with another text."""
+        verdict = Verdict.SURVIVES
+        for tests in rings:
+            for failed in self._failed_with(file, changed, tests):
+                if self._sound(failed):
+                    return Verdict.NOTICED
+                verdict = Verdict.UNDECIDED
+        return verdict
+
+    def _failed_with(self, file: Path, changed: str, tests: list[str]) -> Iterator[tuple[str, ...]]:
+        """What fails, as of `_failed`, while a file has another text.
+
+        Many tests together may need longer than the limit without a mutation: each file has the limit for itself then.
+        """
+        source = (self.place / file.relative_to(ROOT)).read_text(encoding="utf-8")
+        for asked in (tests, *([one] for one in tests if len(tests) > 1)):
+            self._write(file, changed)
+            try:
+                failed = self._failed(asked)
+            finally:
+                self._write(file, source)
+            if failed and (len(asked) == 1 or failed != tuple(asked)):
+                yield failed
+            elif not failed and asked == tests:
+                return
+
+    def _sound(self, tests: tuple[str, ...]) -> bool:
+        """Whether tests pass without a mutation, within the limit."""
+        if tests not in self.sound:
+            self.sound[tests] = not self._failed(list(tests))
+            if not self.sound[tests]:
+                print(f"fails or is cut off without a mutation, too: {' '.join(tests)}", flush=True)
+        return self.sound[tests]
 
     def _write(self, file: Path, text: str) -> None:
         """With a time of its own: Python knows stale bytecode by whole seconds and sizes."""
@@ -152,20 +184,35 @@ def main() -> int:
     words.add_argument("--minutes", type=float, default=60.0, help="at most")
     asked = words.parse_args()
     end = time.monotonic() + 60 * asked.minutes
-    noticed = ran = 0
+    counted = dict.fromkeys(Verdict, 0)
+    mutations = list(_asked_for(asked))
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(place=copied(Path(folder)), limit_s=asked.limit)
-        for mutation in _asked_for(asked):
-            rings = [asked.tests] if asked.tests else list(tests_near(mutation.file))
+        for mutation in mutations:
             if time.monotonic() > end:
                 break
-            ran += 1
-            if any(copy.notices(mutation, ring) for ring in rings):
-                noticed += 1
-            else:
-                print(f"survives: {mutation}{'' if rings else ', which no tests are near'}", flush=True)
-    print(f"{noticed} of {ran} mutations noticed" + (f" ({noticed / ran:.0%})" if ran else ""))
+            rings = [asked.tests] if asked.tests else list(tests_near(mutation.file))
+            verdict = copy.verdict(mutation, rings)
+            counted[verdict] += 1
+            if verdict is not Verdict.NOTICED:
+                print(f"{verdict.value}: {mutation}{'' if rings else ', which no tests are near'}", flush=True)
+    print(summary(counted, len(mutations)))
     return 0
+
+
+def summary(counted: dict[Verdict, int], asked: int) -> str:
+    """The share noticed of those decided, and how many were not.
+
+    Args:
+        counted: mutations of each verdict.
+        asked: mutations drawn, those for which no time was left included.
+    """
+    noticed, undecided = counted[Verdict.NOTICED], counted[Verdict.UNDECIDED]
+    decided = noticed + counted[Verdict.SURVIVES]
+    share = f" ({noticed / decided:.0%})" if decided else ""
+    rest = asked - decided - undecided
+    said = [f"{undecided} undecided"] * bool(undecided) + [f"{rest} not run"] * bool(rest)
+    return ", ".join([f"{noticed} of {decided} mutations noticed{share}", *said])
 
 
 def _asked_for(asked: argparse.Namespace) -> Iterator[Mutation]:
