@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
 from meshwright.compiler.users_mesh import users_mesh
-from meshwright.errors import InputError, MeshwrightError
+from meshwright.errors import InputError, MeshwrightError, Problem
 
 
 def traced_loss(
@@ -47,7 +48,13 @@ def traced_loss(
     Raises:
         InputError: it computes something else the second time, or needs values while it is traced.
     """
-    with tracing_errors(fun), users_mesh() as meshed, gradients_found() if gradients else nullcontext():
+    beside, meeting = PythonState(fun), gradients_found() if gradients else nullcontext()
+    with (
+        files_written() as tried,
+        tracing_errors(fun, lambda: tried | beside.written()),
+        users_mesh() as meshed,
+        meeting,
+    ):
         # A function of its own for each, or JAX would remember the first.
         with effects_refused(fun) as watch:
             once, alone = _traced(flat, shapes, watch)
@@ -104,33 +111,48 @@ def _traced(
 
 
 @contextmanager
-def tracing_errors(fun: Callable[..., Any]) -> Iterator[None]:
-    """Errors of tracing with the line of the user's code.
+def tracing_errors(
+    fun: Callable[..., Any], written: Callable[[], Mapping[str, str]] = lambda: MappingProxyType({})
+) -> Iterator[None]:
+    """Errors of tracing with the line of the user's code; of one that writes a file, that it does.
 
     Args:
         fun: of the user.
+        written: words for files that were written until then, by line.
     """
     try:
         yield
     except jax.errors.UnexpectedTracerError as error:
         raise _stale(fun, _at(error)) from None
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise InputError(
+        number = Problem(
             what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
             why="Python's if, while, float, int and numpy see the program before it runs",
             fix="use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy instead of numpy",
             field=getattr(fun, "__name__", "step"),
-        ) from None
+        )
+        raise _writing_first(fun, written(), number, error) from None
     except MeshwrightError:
         raise
     except Exception as error:
         said = str(error).split("\n", 1)[0]
-        raise InputError(
+        untraced = Problem(
             what=f"{start_of(fun)} cannot be traced{_at(error)}",
             why=f"{type(error).__name__}: {said}",
             fix="make it run under jax.jit with the same arguments first",
             field=getattr(fun, "__name__", "step"),
-        ) from error
+        )
+        raise _writing_first(fun, written(), untraced, error) from error
+
+
+def _writing_first(
+    fun: Callable[..., Any], written: Mapping[str, str], problem: Problem, error: BaseException
+) -> InputError:
+    """The error of a trace that ended: what it wrote to files, and what ended it where that stands on another line."""
+    if not written:
+        return InputError(problem)
+    writing = writing_problem(fun, written)
+    return writing if frame_of(error) in written else InputError([*writing.problems, problem])
 
 
 def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:

@@ -21,7 +21,6 @@ from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists
-from meshwright.errors import InputError
 from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
@@ -55,25 +54,23 @@ class CompiledStep:
         return self.shardings[0]
 
     def explain(self) -> str:
-        """What is inexact; when gradients are reduced and why; why each operator is split so where a method decides it.
-
-        Raises:
-            InputError: nothing is split.
-        """
+        """What is inexact; when gradients are reduced and why; why each operator is split so where a method decides it;
+        of stages on single devices, where nothing is split, which lines run on which."""
         decided = [sharding for sharding in self.shardings if isinstance(sharding, SolvedSharding)]
         lines = [f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided)]
         if self.program.inexact:
             lines.insert(0, f"inexact: {self.program.inexact}")
         if self.step.meeting:
             lines.insert(0, self.step.meeting)
-        if not lines and not self.reductions:
-            raise InputError(
-                what="nothing was decided",
-                why="every stage runs on one device",
-                fix="a method for more devices, or method=Auto()",
-                field="method",
-            )
+        if not decided and not self.reductions:
+            lines += [f"nothing is split: {self._stages_alone()}", self.lines()]
         return "\n".join([*self.idle, *([self.reductions] if self.reductions else []), *lines])
+
+    def _stages_alone(self) -> str:
+        """Words for stages that have one device each."""
+        meshes, parts = len(self.program.lists), self.step.micro_batches
+        each = "one device runs the whole step" if meshes == 1 else f"{meshes} stages run on one device each"
+        return each if parts == 1 else f"{each}, which adds up the gradients of {parts} micro-batches"
 
     def lines(self) -> str:
         """Which lines of the user's code run on which mesh, with their share of the work: stages are cut so that each

@@ -47,6 +47,8 @@ WRITERS: dict[str, Callable[[Path], Callable[[Any], Any]]] = {
     "appended": lambda path: lambda w: open(path, "a").close(),
     "json": lambda path: lambda w: dumped({"shape": w.shape}, path),
     "array": lambda path: lambda w: np.save(path, np.zeros(w.shape)),
+    "traced values as json": lambda path: lambda w: dumped({"weights": w}, path),
+    "traced values as an array": lambda path: lambda w: np.save(path, w),
     "descriptor": lambda path: lambda w: os.close(os.open(path, os.O_WRONLY | os.O_CREAT)),
     "folder": lambda path: lambda w: (path.parent / f"more{len(list(path.parent.iterdir()))}").mkdir(),
 }
@@ -103,3 +105,27 @@ def test_files_are_written_freely_once_the_step_is_read(tmp_path: Path) -> None:
     trace_step(step_that(lambda w: None), (WEIGHTS, BATCH))
     (tmp_path / "after.txt").write_text("free")
     assert (tmp_path / "after.txt").read_text() == "free"
+
+
+def test_what_ends_a_trace_is_said_beside_the_file_that_it_writes(tmp_path: Path) -> None:
+    def act(w: jax.Array) -> None:
+        (tmp_path / "log.txt").write_text("a step")
+        float(w.sum())
+
+    said = refused(act)
+    assert said.index("writes ") < said.index("needs the number behind a traced value")
+    with (tmp_path / "log.csv").open("w") as log:
+        assert "writes " in refused(lambda w: json.dump({"weights": w}, log))
+
+
+def test_a_file_that_nobody_closes_is_said(tmp_path: Path) -> None:
+    left: list[Any] = []
+
+    def act(w: jax.Array) -> None:
+        left.append((tmp_path / "log.json").open("w"))
+        json.dump({"weights": w}, left[-1])
+
+    said = refused(act)
+    for file in left:
+        file.close()
+    assert "writes " in said.splitlines()[0]
