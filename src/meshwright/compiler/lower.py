@@ -21,8 +21,8 @@ from meshwright.compiler.updating import Updating
 from meshwright.compiler.versions import VersionedUpdates
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.schedules import schedule_named
-from meshwright.schedules.base import Updates
 from meshwright.schedules.communication import with_communication
+from meshwright.schedules.ordered import Updates
 from meshwright.schedules.table import Kind, ScheduleTable
 
 

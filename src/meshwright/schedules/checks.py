@@ -6,7 +6,6 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.columns import ALONG, TaskColumns
-from meshwright.schedules.cycles import shortest_circle
 from meshwright.schedules.kinds import ROUNDS, Kind
 from meshwright.schedules.placement import Placement
 
@@ -212,6 +211,8 @@ def _circle(tasks: TaskColumns) -> list[Problem]:
     producer = tasks.needs[consumer, ALONG]
     stuck = (level[node[consumer]] == 0) & (level[node[producer]] == 0)
     consumer, producer = consumer[stuck], producer[stuck]
+    from meshwright.schedules.cycles import shortest_circle  # orders that are run have none
+
     # At the head of each stuck list begins a wait, and from some of these there is a circle: they are tried first.
     worker = tasks.worker[consumer]
     first_stuck = np.searchsorted(worker, worker)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from meshwright.schedules.cycles import longest_paths
 from meshwright.schedules.kinds import LAST_BASIC, ROUNDS, WEIGHTED, Kind
 from meshwright.schedules.placement import Placement, frozen
 from meshwright.shapes import Bool, Int
@@ -215,3 +215,43 @@ def _shifted(
     found = index[neighbour]
     found[neighbour < 0] = -1
     return found
+
+
+def longest_paths(bounds: list[int], columns: list[list[int]]) -> Int[np.ndarray, " nodes"]:
+    """Level of every node, 0 for nodes in or behind a cycle.
+
+    Every worker runs on until it waits for another one, which wakes it: each node is looked at about twice, so that
+    plain integers are faster here than an array operation per level.
+
+    Args:
+        bounds: first node of every worker, and the number of nodes.
+        columns: per node one other worker's node that it waits for, -1 for none; as many columns as a node may have.
+    """
+    level = [0] * bounds[-1]
+    position = bounds[:-1]
+    waiting: dict[int, list[int]] = {}
+    ready = [worker for worker, (low, high) in enumerate(pairwise(bounds)) if low < high]
+    while ready:
+        worker = ready.pop()
+        node, end = position[worker], bounds[worker + 1]
+        now = level[node - 1] if node > bounds[worker] else 0
+        while node < end:
+            for column in columns:
+                needed = column[node]
+                if needed >= 0:
+                    reached = level[needed]
+                    if not reached:
+                        waiting.setdefault(needed, []).append(worker)
+                        break
+                    if reached > now:
+                        now = reached
+            else:
+                now += 1
+                level[node] = now
+                if node in waiting:
+                    ready.extend(waiting.pop(node))
+                node += 1
+                continue
+            break
+        position[worker] = node
+    return np.asarray(level)

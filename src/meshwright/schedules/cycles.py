@@ -1,8 +1,6 @@
-"""Orders of events that wait for each other: how deep each one lies, and the shortest circle if they never end."""
+"""Events that wait for each other in a circle, so that they never end: the shortest such circle."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 
@@ -10,46 +8,6 @@ from meshwright.shapes import Int
 
 EDGES_TRIED = 2048
 """Most waits from which a shorter circle is looked for; with more of them the first ones are tried."""
-
-
-def longest_paths(bounds: list[int], columns: list[list[int]]) -> Int[np.ndarray, " nodes"]:
-    """Level of every node, 0 for nodes in or behind a cycle.
-
-    Every worker runs on until it waits for another one, which wakes it: each node is looked at about twice, so that
-    plain integers are faster here than an array operation per level.
-
-    Args:
-        bounds: first node of every worker, and the number of nodes.
-        columns: per node one other worker's node that it waits for, -1 for none; as many columns as a node may have.
-    """
-    level = [0] * bounds[-1]
-    position = bounds[:-1]
-    waiting: dict[int, list[int]] = {}
-    ready = [worker for worker, (low, high) in enumerate(pairwise(bounds)) if low < high]
-    while ready:
-        worker = ready.pop()
-        node, end = position[worker], bounds[worker + 1]
-        now = level[node - 1] if node > bounds[worker] else 0
-        while node < end:
-            for column in columns:
-                needed = column[node]
-                if needed >= 0:
-                    reached = level[needed]
-                    if not reached:
-                        waiting.setdefault(needed, []).append(worker)
-                        break
-                    if reached > now:
-                        now = reached
-            else:
-                now += 1
-                level[node] = now
-                if node in waiting:
-                    ready.extend(waiting.pop(node))
-                node += 1
-                continue
-            break
-        position[worker] = node
-    return np.asarray(level)
 
 
 def shortest_circle(

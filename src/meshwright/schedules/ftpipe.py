@@ -9,9 +9,10 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.kernels.mixed_partition import mixed_partitions
-from meshwright.schedules.base import Schedule, Updates
+from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.ordered import Updates
 from meshwright.schedules.parameters import workers
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 

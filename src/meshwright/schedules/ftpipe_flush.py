@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.base import Schedule, Updates
+from meshwright.schedules.base import Schedule
 from meshwright.schedules.ftpipe import FTPipe
+from meshwright.schedules.ordered import Updates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.base import Updates
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.ordered import Updates
 from meshwright.schedules.table import ScheduleTable
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.schedules.base import Updates
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.ordered import Updates
 from meshwright.schedules.table import ScheduleTable
 
 
