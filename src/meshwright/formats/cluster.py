@@ -352,7 +352,7 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
                 speed = f"{significant(domain.bandwidth_bytes_per_s / GIGA)} GB/s per device and direction"
                 staged = domain.name == node.host_name and node.host_efficiency < UNKNOWN_NODE.host_efficiency
                 through = ", through host memory: drivers allow no peer copies" if staged else ""
-                value = f"{speed} x {significant(domain.efficiency)} achieved, {domain.size} devices{through}"
+                value = f"{speed} x {significant(domain.efficiency)} achieved, {domain.size:,} devices{through}"
                 found.append(Assumption(name=f"{group.name} {domain.name}", value=value, basis=domain.basis))
     for link in cluster.links:
         if link.basis == "assumed":

@@ -29,7 +29,7 @@ def cluster_map(groups: Sequence[Mapping[str, Any]], places: Sequence[Mapping[st
         here = [place for place in places if place["group"] == group["name"]]
         line = Text.assemble(f"  {group['name']:<{width}}  ", _cells(int(group["nodes"]), here))
         noun = "node" if group["nodes"] == 1 else "nodes"
-        line.append(f"  {group['nodes']} {noun} of {group['devices_per_node']}", style="dim")
+        line.append(f"  {group['nodes']:,} {noun} of {group['devices_per_node']}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"
         lines.append(line)
         texts = [_place_text(place) for place in here[:MOST_PLACES]]

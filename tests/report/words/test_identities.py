@@ -40,3 +40,9 @@ def test_what_is_trained_and_which_devices_idle() -> None:
     lines = said(PlanRow(dp=4, gbs=8), adapted)
     assert "parameters trained" in lines[2]
     assert lines[-1] == "4 of 8 devices used"
+
+
+def test_numbers_of_four_digits_are_written_alike() -> None:
+    lines = said(PlanRow(dp=1024, gbs=1024 * 2000), gpus="2048xH100")
+    assert lines[2].endswith("x 2,000 micro-batches")
+    assert lines[-1] == "1,024 of 2,048 devices used"

@@ -198,7 +198,7 @@ def mixing_of(
     def subset(numbers: list[int], one: PricedPlan | None) -> Subset:
         own = offer_of(one) if one else None
         return Subset(
-            devices=" + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers),
+            devices=" + ".join(f"{groups[n].devices:,} {groups[n].name}" for n in numbers),
             step_time_s=one.step_time_s if one else None,
             price_per_step=one.estimate.price_per_step if one else None,
             kept=own.kept if own else 1.0,

@@ -32,7 +32,7 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
         found.append(trained_counts(job.model))
     found += [*_batch_identity(job), *_expert_identities(job)]
     if job.plan.devices < job.cluster.devices:
-        found.append(f"{job.plan.devices} of {job.cluster.devices} devices used")
+        found.append(f"{job.plan.devices:,} of {job.cluster.devices:,} devices used")
     return tuple(found)
 
 
@@ -65,7 +65,7 @@ def _batch_identity(job: PlannedJob) -> Iterator[str]:
     if len(pipelines) == 1:
         pipe, count = pipelines[0], pipelines[0].num_micro_batches
         plural = "es" if count > 1 else ""
-        parts = f"dp{plan.data_degree(pipe)} x mbs{pipe.micro_batch} x {count} micro-batch{plural}"
+        parts = f"dp{plan.data_degree(pipe)} x mbs{pipe.micro_batch} x {count:,} micro-batch{plural}"
         whole = f"{plan.global_batch:,} {noun if plan.global_batch > 1 else noun[:-1]}"
         yield f"{whole}{_length(job)} = {parts}"
     else:
@@ -90,7 +90,7 @@ def _expert_identities(job: PlannedJob) -> Iterator[str]:
     if expert.ep * expert.etp > 1:
         tensor = f" x etp{expert.etp}" if expert.etp > 1 else ""
         rest = first.num_devices // (expert.ep * expert.etp)
-        yield f"experts: {first.num_devices} ranks of a stage = ep{expert.ep}{tensor} x {rest}"
+        yield f"experts: {first.num_devices:,} ranks of a stage = ep{expert.ep}{tensor} x {rest}"
     load = job.workload.expert_load if isinstance(job, Job) else None
     if load is not None and expert.capacity_factor is not None:
         from meshwright.kernels.expert_load import dropped_share  # few plans drop any

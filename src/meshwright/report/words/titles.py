@@ -97,14 +97,14 @@ def _degrees(strategy: LayerStrategy) -> str:
 def shortened_title(numbers: Sequence[int]) -> str:
     """`20+20+20+20`, and `8x16+7x4` where there are more than 8 numbers."""
     if len(numbers) <= 8:
-        return "+".join(map(str, numbers))
+        return "+".join(f"{number:,}" for number in numbers)
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][0] == number:
             runs[-1] = (number, runs[-1][1] + 1)
         else:
             runs.append((number, 1))
-    return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
+    return " + ".join(f"{times} x {number:,}" if times > 1 else f"{number:,}" for number, times in runs)
 
 
 def group_text(name: str, count: int) -> str:
