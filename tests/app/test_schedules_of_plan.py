@@ -6,7 +6,7 @@ import pytest
 
 from meshwright import estimate, plan
 from meshwright.app.estimate import ScheduleComparison
-from meshwright.errors import InputError
+from meshwright.errors import InfeasibleError, InputError
 from meshwright.schedules import SCHEDULES
 
 
@@ -56,3 +56,14 @@ def test_a_target_keeps_to_the_schedules_it_runs() -> None:
     found = plan("llama-3.1-8b", gpus="8xH100", global_batch=16, pin="pp=2", schedule="all", target="megatron", top=1)
     assert found[0].row is not None
     assert found[0].row.schedule in ("1f1b", "interleaved", "pipedream-flush")
+
+
+def test_a_plan_held_to_an_inexact_schedule_has_a_pipeline() -> None:
+    held = plan("gpt2", gpus="4xH100", global_batch=8, schedule="avgpipe,pipedream")
+    assert {one.row.schedule for one in held if one.row is not None} <= {"avgpipe", "pipedream"}
+    # Beside an exact schedule, a plan of one worker is one of its plans.
+    beside = plan("gpt2", gpus="4xH100", global_batch=8, schedule="avgpipe,1f1b", top=20)
+    assert any(one.row is not None and one.row.pp == 1 for one in beside)
+    with pytest.raises(InfeasibleError, match="asks for pp of 2 or more") as refused:
+        plan("gpt2", gpus="1xH100", global_batch=8, schedule="avgpipe")
+    assert "the one device" in str(refused.value)

@@ -42,3 +42,7 @@ def test_pipelines_share_workers_and_micro_batches() -> None:
 )
 def test_constraints(schedule: AvgPipe, m: int, fix: str) -> None:
     assert [found.fix for found in schedule.problems(4, m)] == [fix]
+
+
+def test_one_worker_has_no_transfers_to_run_ahead_of() -> None:
+    assert [found.fix for found in AvgPipe(extra=0).problems(1, 8)] == ["p = 2 or more, or schedule 1f1b"]

@@ -72,6 +72,9 @@ class AvgPipe(Schedule):
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found: list[Problem] = []
         n = self.pipelines
+        if p == 1:
+            why = "forwards run ahead of the transfers they wait for, and one worker sends nothing"
+            found.append(Problem(what="avgpipe: p = 1", why=why, fix="p = 2 or more, or schedule 1f1b", field="p"))
         if m % n:
             near = [k for k in (m - m % n, m - m % n + n) if k]
             why = f"the {n} pipelines take the same number of micro-batches"

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from meshwright.schedules import PLAN_SCHEDULES
+from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher, searched_dispatchers
@@ -345,6 +345,12 @@ def only_in_groups(space: Space, degree: str) -> bool:
         degree: `tp`, `cp` or `ep`.
     """
     return any(beyond_neutral(axis, space.pinned(axis)) for axis, of in DEGREE_OF.items() if of == degree)
+
+
+def only_in_pipelines(space: Space) -> bool:
+    """Whether a space is held to schedules none of which is exact: one worker runs every order alike, and exactly."""
+    names = space.pinned("schedule") or ()
+    return bool(names) and not any(schedule_named(str(name)).exact_semantics for name in names)
 
 
 def beyond_neutral(axis: str, values: Sequence[object] | None) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import AXES, only_in_groups, ways, ways_of
+from meshwright.search.axes import AXES, only_in_groups, only_in_pipelines, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -122,13 +122,14 @@ def _meshes(
     tps: list[int], model: ModelSpec, workload: Workload, devices: int, space: Space
 ) -> Iterator[tuple[int, int, int, int]]:
     """Every (tp, cp, pp, dp) that uses all devices and divides sequences and batch."""
+    fewest_workers = 2 if only_in_pipelines(space) else 1
     for tp in tps:
         for cp in _pinned(space, "cp", divisors(devices // tp)):
             if devices % (tp * cp) or workload.seq_len % cp:
                 continue
             for pp in _pinned(space, "pp", divisors(devices // (tp * cp))):
                 dp, rest = divmod(devices, tp * cp * pp)
-                if rest or pp > model.most_stages or workload.global_batch % dp:
+                if rest or pp < fewest_workers or pp > model.most_stages or workload.global_batch % dp:
                     continue
                 if _allowed(space, "dp", dp):
                     yield tp, cp, pp, dp

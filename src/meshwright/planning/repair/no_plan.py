@@ -13,7 +13,7 @@ from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
 from meshwright.planning.repair.of_tuning import Otherwise
-from meshwright.search.axes import DEGREE_OF, only_in_groups
+from meshwright.search.axes import DEGREE_OF, only_in_groups, only_in_pipelines
 from meshwright.search.space import Space
 from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -192,12 +192,21 @@ def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, s
         if only_in_groups(space, degree):
             named = ", ".join(axis for axis, of in DEGREE_OF.items() if of == degree and space.pinned(axis))
             also += f"; {named} as pinned asks for {degree} of 2 or more"
+    if only_in_pipelines(space):
+        also += f"; {schedules} as named asks for pp of 2 or more"
+    every = "the one device" if cluster.devices == 1 else f"all {cluster.devices} devices"
+    if only_in_pipelines(space) and cluster.devices == 1:
+        fix = "use 2 devices or more, or a schedule whose steps are exact, such as 1f1b"
+    else:
+        fix = ("free a pin, or " if space.pins else "") + (
+            "use a batch or a number of devices with more common factors"
+        )
     return Problem(
-        what=f"no legal plan of {model.name} uses all {cluster.devices} devices{pinned}",
+        what=f"no legal plan of {model.name} uses {every}{pinned}",
         why=(
             f"tp must divide the heads, dp the batch of {workload.global_batch:,}, pp x vpp stay within "
             f"{model.num_layers} layers, and tp x cp x pp x dp be {cluster.devices}{also}"
         ),
-        fix=("free a pin, or " if space.pins else "") + "use a batch or a number of devices with more common factors",
+        fix=fix,
         field="plan",
     )
