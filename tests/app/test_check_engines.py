@@ -294,7 +294,7 @@ def test_a_folder_of_an_export_is_checked_on_its_own_cluster(tmp_path: Path) -> 
     assert report.ok
     assert report.estimate is not None
     assert report.estimate.step_time_s == pytest.approx(planned.plans[0].estimate.step_time_s)
-    assert f"the cluster is that of {tmp_path / 'run' / 'plan.json'}" in report.warnings
+    assert f"the cluster is that of {tmp_path / 'run' / 'plan.json'}: 16xH100" in report.warnings
     fewer = mw.check(tmp_path / "run", gpus="8xH100", search=False)
     assert not any("plan.json" in warning for warning in fewer.warnings)
 

@@ -76,6 +76,8 @@ COMMAND_LINE = [
     ("replan", 4, "no verb 'replan'", "--replan-from PLAN"),
     ("fit", 4, "no verb 'fit'", "`meshwright calibrate MEASURED.csv"),
     ("plan llama-3-8b --gpu 8xH100", 2, "unknown option --gpu", "--gpus"),
+    ("plan llama-3-8b --gpus 8xH100 --export megatron", 2, "--export", "meshwright export plans.json#1 --to TARGET"),
+    ("plan llama-3-8b --gpus 8xH100 --out x", 2, "--out", "did you mean --output"),
     ("plan llama-3-8b 8xH100", 2, "no place for 8xH100", "did you mean --gpus 8xH100?"),
     ("compare llama-3-8b tp8 tp4 --gpus 8xH100", 2, "no place for tp4", "compare PLAN PLAN --model MODEL"),
     ("explain llama-3-8b --plan tp8 --gpus 8xH100", 2, "unknown option --plan", "explain PLAN --model MODEL"),

@@ -148,6 +148,8 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, argu
     elif name == "--plan" and "PLAN" in arguments:
         model = ", the model does: `{path} PLAN --model MODEL`" if "--model" in known else ": `{path} PLAN`"
         fix = f"the plan needs no option{model.format(path=path)}"
+    elif name in ("--export", "--launch") and "--output" in known:
+        fix = "save plans with -o plans.json, then `meshwright export plans.json#1 --to TARGET -o launch`"
     elif not meant and (stated := _stated_in_plans(name, known)):
         fix = stated
     return Problem(what=f"unknown option {name[:80]}", why=f"{path} has no such option", fix=fix, field=name[:80])

@@ -6,7 +6,7 @@ import os
 import re
 
 MOST_BYTES = 64 * 2**20
-_SCHEMA = re.compile(r'"schema"\s*:\s*"meshwright\.plan(-set)?/')
+_SCHEMA = re.compile(r'"schema"\s*:\s*"meshwright\.(plan(?:-set)?)/')
 
 
 def is_plan_file(text: str) -> bool:
@@ -14,8 +14,18 @@ def is_plan_file(text: str) -> bool:
     path = text.partition("#")[0]
     if not path.endswith(".json") or not os.path.isfile(path):
         return "#" in text and path.endswith(".json")
+    return any(_schemas(path))
+
+
+def is_one_plan(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds one plan, as `export` writes it beside its files, and no set of them."""
+    return os.path.isfile(path) and {*_schemas(path)} == {"plan"}
+
+
+def _schemas(path: str | os.PathLike[str]) -> list[str]:
+    """What a file says its parts are, of `plan` and `plan-set`; a set holds plans."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
-            return _SCHEMA.search(stream.read(MOST_BYTES)) is not None
+            return _SCHEMA.findall(stream.read(MOST_BYTES))
     except OSError:
-        return False  # who reads it as a model says what is wrong with it
+        return []  # who reads it as a model says what is wrong with it

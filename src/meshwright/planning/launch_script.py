@@ -10,7 +10,6 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
-from meshwright.fields.plan_file import is_plan_file
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.read import DEVICES
@@ -21,6 +20,7 @@ from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluste
 from meshwright.planning.launch_model import model_trained, with_stored_weights
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
 from meshwright.planning.launch_workload import usable
+from meshwright.planning.plan_beside import PlanBeside
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.tuned import with_targets_there
@@ -56,12 +56,12 @@ def script_question(
     if source_format not in (*readers(), *TRAINERS, *SCRIPT_RECORDS):
         known = (*readers(), *TRAINERS, *SCRIPT_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
+    beside = PlanBeside.of(source)
+    asked, notes = (asked, ()) if beside is None else beside.on_its_cluster(asked)
     model, cluster = _nouns(asked)
     launch = LaunchSource.of(source, source_format, None if cluster is None else cluster.devices, outside)
     flags = launch.read()
-    if isinstance(asked.cluster, str) and is_plan_file(asked.cluster):
-        flags = replace(flags, notes=(*flags.notes, f"the cluster is that of {asked.cluster}"))
-    which = None
+    flags, which = replace(flags, notes=(*flags.notes, *notes)), None
     if cluster is None:
         flags, which = _for_devices(launch, flags)
     flags = usable(with_stored_weights(flags))
@@ -71,6 +71,9 @@ def script_question(
     if model is None:
         model, open_model = model_trained(flags, f"model of {Path(launch.name).name or 'the script'}")
         known_open = any(one.field in ("model", "job") for one in asks)  # each job has a model of its own
+        if open_model is not None and beside is not None and not known_open:
+            model, open_model = beside.model, None
+            asked, flags = replace(asked, model=model), replace(flags, notes=(*flags.notes, beside.of_the_model))
         asks += [open_model] if open_model is not None and not known_open else []
     if model is None or cluster is None:
         flags = replace(flags, questions=tuple(dict.fromkeys(asks)))

@@ -133,12 +133,16 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, or before it, as the file it is."""
     first, second = values.get("model"), values.get("source")
-    if isinstance(second, (str, os.PathLike)) and (file := _launch_file(Path(second), values)):
-        values, second = {**_on_its_cluster(values, file.parent), "source": str(file)}, str(file)
+    if isinstance(second, (str, os.PathLike)) and (file := _file_meant(Path(second), values)):
+        if file == _plan_in(file.parent):
+            return {**values, "source": None, "plan": str(file)}
+        values, second = {**values, "source": str(file)}, str(file)
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
-    if file := _launch_file(Path(first), values):
-        values, first = _on_its_cluster(values, file.parent), file
+    if file := _file_meant(Path(first), values):
+        if file == _plan_in(file.parent) and second is None:
+            return {**values, "model": None, "plan": str(file)}
+        first = file
     if not _is_script(Path(first), values):
         return values
     if second is None:
@@ -147,15 +151,28 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**values, "model": second, "source": first} if turned else values
 
 
-def _on_its_cluster(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The cluster of the plan file that `export` left in a folder, where no other is given."""
-    from meshwright.fields.plan_file import is_plan_file
+def _file_meant(path: Path, values: Mapping[str, Any]) -> Path | None:
+    """The file to read where a path is a folder, or a file of an export that states no plan: its program, its keys.
+
+    That is the launch file, or the plan file of an export that has none; None where the path is itself to be read.
+    """
+    if os.path.isdir(path):
+        return _launch_file(path, values) or _plan_in(path)
+    plan = _plan_in(path.parent) if os.path.isfile(path) else None
+    if plan is None or path == plan:
+        return None
+    own, states = _target_of(path), _launch_file(path.parent, values)
+    if own is None:
+        return None if _begins_as_script(path) else states or plan
+    return states if states is not None and path.name in _named_by({states: str(_target_of(states))}) else None
+
+
+def _plan_in(folder: Path) -> Path | None:
+    """The plan file that `export` left in a folder."""
+    from meshwright.fields.plan_file import is_one_plan
     from meshwright.targets.contract import PLAN_FILE
 
-    plan = folder / PLAN_FILE
-    if values.get("cluster") or values.get("gpus") or not is_plan_file(str(plan)):
-        return values
-    return {**values, "cluster": str(plan)}
+    return folder / PLAN_FILE if is_one_plan(folder / PLAN_FILE) else None
 
 
 def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
