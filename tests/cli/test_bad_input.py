@@ -127,6 +127,7 @@ COMMAND_LINE = [
     ("plan --lost 8xH100", 2, "--replan-from is missing"),
     (f"{PLAN} --seq 0 --top x", 2, "MW206", "--seq is '0'", "--top is 'x'"),
     ("size llama-3-8b --device H100 --days 3", 2, "MW206", "--tokens is missing"),
+    ("compare p.json#1 p.json#2 p.json#3", 2, "MW206", "no place for p.json#3", "two at a time"),
     ("run gpt-tiny --plan pp2 --devices 99999999", 2, "--devices is '99999999'", "1,024"),
     (f"plan llama-3-8b --cluster {LONG}", 2, "is not understood"),
     (f"explain {LONG}", 2, "is no plan file"),

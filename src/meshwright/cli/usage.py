@@ -99,6 +99,8 @@ def _extra_arguments(extra: str, parameters: Sequence[Any], path: str, help_hint
     known, fix = _options(parameters), help_hint
     if "--gpus" in known and re.match(r"[0-9]+x\S", extra):
         fix = f"did you mean --gpus {extra[:80]}?"
+    elif "#" in extra or ".json" in extra:
+        fix = "plans are compared two at a time here, up to four at once in `meshwright web`"
     elif "--model" in known:
         fix = f"a model goes behind --model: `{' '.join([path, *taken])} --model MODEL`"
     why = f"{path} takes {' and '.join(taken)}" if taken else f"{path} takes options alone"
