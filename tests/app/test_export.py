@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import meshwright as mw
 from meshwright import plan
 from meshwright.app.export import export
 from meshwright.errors import InputError, UnsupportedError
@@ -281,3 +282,15 @@ def test_files_are_for_the_nodes_that_a_plan_uses(gpus: str, idle: int, nodes: s
 
 def test_no_note_where_every_node_is_used() -> None:
     assert not any("alone" in note for note in export(job()).notes)
+
+
+def test_a_plan_in_one_line_is_exported_for_the_model_beside_it(tmp_path: Path) -> None:
+    question = {"model": "llama-3-8b", "gpus": "8xH100", "seq_len": 4096}
+    written = mw.export("tp4.pp2.dp1.z1.mbs1.gbs64.rc-sel", "megatron", tmp_path / "launch", **question)
+    assert written.name == job().name
+    assert (tmp_path / "launch" / "train.sh").exists()
+    with pytest.raises(InputError, match=r"model beside a plan file"):
+        mw.export(tmp_path / "launch" / "plan.json", "megatron", tmp_path / "again", model="llama-3-8b")
+    with pytest.raises(InputError, match=r"no plan file"):
+        mw.export("tp4.pp2", "megatron", tmp_path / "again")
+    assert not (tmp_path / "again").exists()

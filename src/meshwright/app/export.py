@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.answer import Answer
+from meshwright.app.requests.read import ExportRequest
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
-from meshwright.formats.plan_json import content_hash
+from meshwright.formats.plan_json import content_hash, with_model
 from meshwright.formats.writing import check_directory, write_folder
-from meshwright.planning.plan_source import PlanLike, job_of
+from meshwright.planning.plan_source import PlanLike, job_of, named_job
 from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
 from meshwright.report.words.verdict import peak_text
+from meshwright.specs.job import Job
 from meshwright.targets import target_named
 
 
@@ -41,6 +43,19 @@ class Exported(Answer):
         return {"schema": "meshwright.export/1", **Answer.data(self), "files": sizes}
 
 
+def exported(request: ExportRequest) -> Exported:
+    """Write a plan as the files of a target, for the nodes that it uses alone.
+
+    Raises:
+        UnsupportedError: an unknown target, or all that the target cannot express of this plan.
+        InputError: the plan or the folder cannot be used.
+    """
+    target = str(request.target)
+    _check(target, request.directory, force=request.force)
+    planned, warnings = named_job(request.plan, request.job)
+    return _exported(request.plan, (with_model(planned), warnings), target, request.directory, request.force)
+
+
 def export(
     plan: PlanLike,
     target: str = "megatron",
@@ -63,10 +78,21 @@ def export(
         UnsupportedError: an unknown target, or all that the target cannot express of this plan.
         InputError: the plan file or the folder cannot be used.
     """
-    framework = target_named(target)
+    _check(target, directory, force=force)
+    return _exported(plan, job_of(plan), target, directory, force)
+
+
+def _check(target: str, directory: str | Path | None, *, force: bool) -> None:
+    """What can be told before the plan is read."""
+    target_named(target)
     if directory is not None:
         check_directory(directory, force=force)
-    whole, warnings = job_of(plan)
+
+
+def _exported(
+    plan: PlanLike, read: tuple[Job, tuple[str, ...]], target: str, directory: str | Path | None, force: bool
+) -> Exported:
+    framework, (whole, warnings) = target_named(target), read
     job, note = on_used_nodes(whole), used_nodes_note(whole, each_node=framework.unequal_nodes)
     run = framework.as_run(job)
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)

@@ -79,7 +79,7 @@ VERBS = {
     "size": Verb("size:SizeRequest", "size:size"),
     "sweep": Verb("sweep:SweepRequest", "sweep:sweep"),
     "tune": Verb("tune:TuneRequest", "tune:tune"),
-    "export": Verb("read:ExportRequest", "export:export", apart=True),
+    "export": Verb("read:ExportRequest", "export:exported"),
     "schedule": Verb("schedule:ScheduleRequest", "schedule:draw_schedule"),
     "validate": Verb("measure:ValidateRequest", "validate:validate", apart=True),
     "calibrate": Verb("measure:CalibrateRequest", "calibrate:calibrate"),

@@ -148,8 +148,7 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, argu
     if "MODEL" in arguments and names_the_model(name):
         fix = f"the model needs no option: `{path} MODEL`"
     elif name == "--plan" and "PLAN" in arguments:
-        model = ", the model does: `{path} PLAN --model MODEL`" if "--model" in known else ": `{path} PLAN`"
-        fix = f"the plan needs no option{model.format(path=path)}"
+        fix = f"the plan needs no option, the model does: `{path} PLAN --model MODEL`"
     elif name in ("--export", "--launch") and "--output" in known:
         fix = "save plans with -o plans.json, then `meshwright export plans.json#1 --to TARGET -o launch`"
     elif not meant and (stated := _stated_in_plans(name, known)):

@@ -75,6 +75,9 @@ TARGETS = TargetCatalogue(
         "llama-factory": "llamafactory",
         "hugging-face-accelerate": "accelerate",
         "hf-accelerate": "accelerate",
+        "huggingface": "accelerate",
+        "transformers": "accelerate",
+        "trl": "accelerate",
         "titan": "torchtitan",
         "meshwright": "run",
     },
@@ -103,6 +106,26 @@ TRAINERS = TargetCatalogue(
     },
 )
 """Read, not written."""
+_MEANT = {
+    "nemo": ("bridge", "automodel"),
+    "fsdp": ("torchtitan", "accelerate", "automodel"),
+    "fsdp2": ("torchtitan", "accelerate", "automodel"),
+    "pytorch": ("torchtitan", "accelerate", "torch-csv"),
+    "jax": ("maxtext", "run"),
+    "torchtune": ("torchtitan", "axolotl"),
+    "litgpt": ("accelerate",),
+    "nanotron": ("megatron",),
+    "neox": ("megatron-deepspeed", "deepspeed"),
+    "foundry": ("accelerate",),
+    "levanter": ("maxtext",),
+    "xtuner": ("deepspeed",),
+    "swift": ("deepspeed", "bridge"),
+    "openrlhf": ("deepspeed",),
+    "verl": ("accelerate", "megatron"),
+    "olmo": ("accelerate",),
+    "olmo-core": ("torchtitan",),
+}
+"""Targets nearest to a name that is none: of several trainers, or of one whose files are only read."""
 
 
 def target_named(name: str) -> Target:
@@ -112,10 +135,18 @@ def target_named(name: str) -> Target:
         UnsupportedError: for one nobody taught us.
     """
     found = TARGETS.canonical(str(name)[:80])
-    if found not in TARGETS:
+    if found in TARGETS:
+        return TARGETS[found]
+    trainer = TRAINERS.canonical(found)
+    meant = _MEANT.get(trainer if trainer in TRAINERS else found.strip().lower())
+    if meant is None:
         known = TARGETS.names() if nearest(found, TARGETS.names()) else TARGETS
         raise UnsupportedError(unknown_name("target", found, known), code="MW406")
-    return TARGETS[found]
+    if trainer in TRAINERS:
+        what, why = f"no files are written for {TRAINERS[trainer].title}", "`meshwright check` reads those there are"
+    else:
+        what, why = f"{found!r} is not one target", "several trainers are meant by it"
+    raise UnsupportedError(what=what, why=why, fix=f"nearest: {', '.join(meant)}", field="target", code="MW406")
 
 
 def readers() -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from meshwright.fields.kinds import FieldKind, Flag, OutputFile, Window
 from meshwright.fields.request import Reading, Request, request_fields
 
 PATH = FieldKind(metavar="LOG", annotation="str | os.PathLike[str]")
-PLAN_FILE = FieldKind(metavar="PLAN", annotation="PlanLike")
 LINE_OR_FILE = FieldKind(metavar="PLAN", annotation="PlanLike | PlanRow")
 LINE_OR_FILE_HELP = f"{PLAN_FILE_HELP[:-1]}; or one line such as tp8.pp4.z1.mbs1, with --model."
 BESIDE_A_PLAN = ("tokens", "failures", "price", "prices", "pue", "carbon_intensity")
@@ -24,6 +23,18 @@ CARRIED = "a plan file carries its model, cluster and workload"
 def _of_job(reading: Reading) -> tuple[str, ...]:
     """Fields of model, cluster and workload that a request has."""
     return tuple(one.name for one in request_fields(JobFields) if one.name in reading.fields)
+
+
+def _line_or_file(reading: Reading, plan: Any) -> None:
+    """A plan in one line needs its model, a file carries it."""
+    from meshwright.planning.plan_source import is_one_line, planned_job
+
+    if plan is None:
+        return
+    if not is_one_line(plan):
+        reading.refuse(_of_job(reading), "beside a plan file", CARRIED)
+    elif "model" not in reading.given and isinstance(plan, str):
+        reading.attempt(lambda: planned_job(plan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +56,7 @@ class ExplainRequest(Request):
 
     def rules(self, reading: Reading) -> None:
         """A plan in one line needs its model, a file carries it."""
-        from meshwright.planning.plan_source import is_one_line, planned_job
-
-        if self.plan is None:
-            return
-        if not is_one_line(self.plan):
-            reading.refuse(_of_job(reading), "beside a plan file", CARRIED)
-        elif "model" not in self.given and isinstance(self.plan, str):
-            reading.attempt(lambda: planned_job(self.plan))
+        _line_or_file(reading, self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,16 +201,19 @@ class ExportRequest(Request):
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
         "export plans.json#1 --to megatron -o launch",
         "export plans.json#1 --to torch-csv -o pipeline",
+        "export tp8.pp4.z1.mbs1 --model llama-3.1-70b --gpus 64xH100 --to megatron -o megatron",
     )
     returns: ClassVar = "The files, what to know about them, and the command that starts them."
     positional: ClassVar = ("plan", "target", "directory")
 
-    plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+    plan: Any = ask(LINE_OR_FILE_HELP, LINE_OR_FILE, argument=True, required=WRITE_ONE)
     target: str | None = ask("Target framework.", FieldKind(metavar="TARGET"), option="--to", required="--to megatron")
     directory: str | None = ask("Output folder, new or empty.", FieldKind(metavar="DIR"), option="--output", short="-o")
     force: bool = ask("Write into a folder that is not empty.", Flag())
+    job: JobFields = group(JobFields, without=BESIDE_A_PLAN, model=MODEL_OF_A_LINE)
 
     def rules(self, reading: Reading) -> None:
-        """The command writes files; in Python they may be kept."""
+        """The command writes files; in Python they may be kept. A plan in one line needs its model."""
+        _line_or_file(reading, self.plan)
         if reading.typed and "directory" not in self.given:
             reading.problem("-o DIR is missing", "the verb needs it", "-o launch", "directory")
