@@ -197,6 +197,24 @@ def test_prints_and_kept_values_are_said_at_once(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "kept\n", "it is shown all the same: people look at shapes so"
 
 
+def test_everything_that_is_kept_is_said_at_once() -> None:
+    model = Trainer()
+
+    def keeps_three(w: jax.Array, x: jax.Array) -> jax.Array:
+        hidden = x @ w
+        model.hidden, model.output = hidden, [jnp.tanh(hidden)]
+        KEPT.append({"w": w})
+        return w - jax.grad(loss)(w, x)
+
+    with pytest.raises(InputError) as raised:
+        trace_step(keeps_three, (WEIGHTS, BATCH))
+    KEPT.clear()
+    said = "\n".join(problem.what for problem in raised.value.problems)
+    assert len(raised.value.problems) == 3, said
+    for owner in ("hidden of Trainer", "output of Trainer", "the global KEPT"):
+        assert said.count(f"keeps a traced value in {owner}") == 1, said
+
+
 def mask(size: int) -> Any:
     if size not in MASKS:
         MASKS[size] = np.ones(size, np.float32)

@@ -7,8 +7,9 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,8 @@ _STEPS = 8
 """Containers around a value that are looked through for one that the user owns."""
 _MOST = 400
 """Containers that are looked through at all."""
+_CHUNK = 512
+"""Objects that are asked together whether they hold any of others: most do not."""
 
 
 class TraceWatch:
@@ -53,14 +56,15 @@ class TraceWatch:
         if all(trace() is None for trace in self._traces):
             return
         new = gc.get_objects()
-        traced, young = [one for one in new if isinstance(one, jax.core.Tracer)], set(map(id, new))
+        traced = [one for one in new if isinstance(one, jax.core.Tracer)]
+        walk = _Walk(traced, frozenset(map(id, new)))
         del new
+        # Objects from before are frozen, so that only those the trace has made are searched here, and those once below.
+        walk.outward(gc.get_referrers)
         gc.unfreeze()
-        walked: dict[int, Any] = {}
-        for value in traced:
-            owner = _owner(value, young, ignored=[traced], walked=walked)
-            if owner:
-                self.kept.setdefault(owner, _made_at(value))
+        walk.outward(walk.holders_from_before())
+        for owner, value in walk.owners.items():
+            self.kept.setdefault(owner, _made_at(value))
 
 
 @contextmanager
@@ -84,33 +88,81 @@ def _made_at(value: Any) -> str:
     return user_frame(info.traceback)
 
 
-def _owner(value: Any, young: set[int], ignored: list[Any], walked: dict[int, Any]) -> str:
-    """What of the user's holds a value, as words; empty where nothing of his does.
+@dataclass(frozen=True, eq=False, slots=True)
+class _Held:
+    """An object around a traced value."""
 
-    Objects that the trace has made hold it for whoever holds them, such as modules in a cache of a library. Those that
-    hold other values of the trace, too, are walked once: whoever holds them has been found.
+    itself: Any
+    name: str
+    """Under which it is held, as far as it is known."""
+    depth: int
+    """Objects between it and the value."""
+    value: Any
+
+
+class _Walk:
+    """From traced values outward through what holds them, to what of the user's does.
+
+    Objects that the trace has made hold a value for whoever holds them, such as modules in a cache of a library.
     """
-    looked = {id(value), id(ignored), id(walked), *map(id, ignored)}
-    front: deque[tuple[Any, str, int]] = deque([(value, "", 0)])
-    while front and len(looked) < _MOST:
-        held, name, depth = front.popleft()
-        holders = gc.get_referrers(held)
-        looked |= {id(holders), id(front), id(looked)}
-        for holder in holders:
-            if id(holder) in looked:
+
+    def __init__(self, traced: list[Any], young: frozenset[int]) -> None:
+        """Nothing is walked yet.
+
+        Args:
+            traced: values.
+            young: ids of objects that the trace has made.
+        """
+        self._young = young
+        self._own = {id(traced)}
+        """Ids of lists of this walk."""
+        self._walked = {id(value): _Held(value, "", 0, value) for value in traced}
+        self._told: set[int] = set()
+        """Ids of values whose owner is known."""
+        self.owners: dict[str, Any] = {}
+        """What holds a value, as words, and that value."""
+
+    def outward(self, holders: Callable[[Any], list[Any]]) -> None:
+        """Look at holders of all that was walked, at theirs, and so on.
+
+        Args:
+            holders: of an object.
+        """
+        front, most = deque(self._walked.values()), len(self._walked) + _MOST
+        while front and len(self._walked) < most:
+            one = front.popleft()
+            if id(one.value) in self._told:
                 continue
-            looked.add(id(holder))
-            said, further = _held_by(holder, held, name, looked)
-            if said and (id(holder) not in young or isinstance(holder, dict)):
-                return said
-            if (further is not None or said) and depth < _STEPS and id(holder) not in walked:
-                walked[id(holder)] = holder
-                front.append((holder, further or name, depth + 1))
-        del holders
-    return ""
+            around = holders(one.itself)
+            for holder in around:
+                if id(holder) in self._own or holder is around:
+                    continue
+                said, further = _held_by(holder, one.itself, one.name, self._walked)
+                if said and (id(holder) not in self._young or isinstance(holder, dict)):
+                    self.owners.setdefault(said, one.value)
+                    self._told.add(id(one.value))
+                    break
+                if (further is not None or said) and one.depth < _STEPS and id(holder) not in self._walked:
+                    self._walked[id(holder)] = _Held(holder, further or one.name, one.depth + 1, one.value)
+                    front.append(self._walked[id(holder)])
+            del around
+
+    def holders_from_before(self) -> Callable[[Any], list[Any]]:
+        """Holders of an object, of one of the trace those from before it, all of which are found at once."""
+        found: dict[int, list[Any]] = {place: [] for place in self._walked}
+        before = (one for one in gc.get_objects() if id(one) not in self._young)
+        while chunk := list(islice(before, _CHUNK)):
+            if found.keys().isdisjoint(map(id, gc.get_referents(*chunk))):
+                continue
+            for one in chunk:
+                for held in gc.get_referents(one):
+                    if id(held) in found:
+                        found[id(held)].append(one)
+        self._own |= set(map(id, found.values()))
+        return lambda held: found[id(held)] if id(held) in found else gc.get_referrers(held)
 
 
-def _held_by(holder: Any, held: Any, name: str, looked: set[int]) -> tuple[str, str | None]:
+def _held_by(holder: Any, held: Any, name: str, walked: Container[int]) -> tuple[str, str | None]:
     """Words for a holder that is the user's, or the name under which to look further; None where it ends."""
     if isinstance(holder, dict):
         key = next((one for one, value in holder.items() if value is held), None)
@@ -128,7 +180,7 @@ def _held_by(holder: Any, held: Any, name: str, looked: set[int]) -> tuple[str, 
         if not is_users(code.co_filename):
             return "", None
         cells = zip(code.co_freevars, holder.__closure__ or (), strict=True)
-        variable = next((one for one, cell in cells if id(cell) in looked), name)
+        variable = next((one for one, cell in cells if id(cell) in walked), name)
         return f"{variable or 'a default'} around {code.co_name}", None
     if isinstance(holder, types.ModuleType | type | types.CodeType | types.GeneratorType):
         return "", None
