@@ -100,10 +100,11 @@ def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
 
 
 def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -> list[int]:
-    """Devices of a group to plan with, some left idle: numbers near all of them, and the roundest half of them or more.
+    """Devices of a group to plan with, some left idle: numbers near all of them, and the roundest of more than half.
 
-    Eleven nodes leave unlike pipelines an uneven rest of a batch where eight of them end together. What stages of a
-    power of two of nodes take is priced for the group anyway.
+    Eleven nodes leave unlike pipelines an uneven rest of a batch where eight of them end together, and twelve of
+    sixteen make three stages of four as twelve of fourteen do. What stages of round numbers of nodes take is priced for
+    the group anyway.
 
     Args:
         cluster: of several groups.
@@ -116,8 +117,8 @@ def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -
         return near
     each = cluster.groups[number].devices_per_node
     nodes = devices // each
-    most = 1 << (nodes.bit_length() - 1)
-    rounder = {count for count in (most, 3 * most // 2) if HALF * nodes <= count < nodes}
+    rounds = (times << shift for times in (1, 3) for shift in range(nodes.bit_length()))
+    rounder = {count for count in rounds if HALF * nodes < count < nodes}
     return sorted({*near, *(each * count for count in rounder)})
 
 

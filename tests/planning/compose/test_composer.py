@@ -13,7 +13,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import blended, with_whole_micro_batches
+from meshwright.planning.compose.pipeline_sets import blended, gradient_sum_s, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -113,6 +113,25 @@ def test_the_closed_form_is_near_the_priced_plan_and_memory_never_above_the_limi
         estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)
         assert estimate.step_time_s == pytest.approx(made.step_s, rel=0.12)
         assert estimate.fits == "yes"
+
+
+def test_gradients_between_pipelines_cross_links_only_between_who_holds_the_same_layers() -> None:
+    """Two pipelines through two islands in the same order never meet on the link between these."""
+    inputs = asked("8xH100,8xA100-80", 64, 32)
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
+    pipelines = composer.pipelines([IslandPart(0, 4), IslandPart(1, 4)])
+    alike = next(
+        [one, one] for one in pipelines if one.chunks == 1 and len(set(one.stage_islands)) == len(one.stages) == 2
+    )
+    turned = replace(alike[0], stages=alike[0].stages[::-1], layers=alike[0].layers[::-1])
+
+    def bandwidth(here: int, there: int) -> float:
+        return 100.0 if here == there else 1.0
+
+    across_s, along_s = (gradient_sum_s(own, 1e3, bandwidth) for own in ([alike[0], turned], alike))
+    layers, devices = np.array(alike[0].layers), np.array(alike[0].stage_devices)
+    assert along_s == pytest.approx(1e3 / 100 * (layers / devices).max() / layers.sum())
+    assert across_s > 10 * along_s
 
 
 def test_more_devices_never_make_the_composition_slower() -> None:

@@ -36,3 +36,16 @@ def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle
     """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
     fewer_s, more_s = (step_s("llama-3.1-70b", f"16x8xH100,{nodes}x8xL40S", 1024) for nodes in (10, 11))
     assert more_s <= fewer_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        # Sixteen stages beside eleven: their gradients meet over slow links, most of them beside the last backwards.
+        ("64x8xL40S,20x8xH200", "64x8xL40S,22x8xH200"),
+        # Twelve nodes make three stages of four beside eight of two; sixteen of them make a slower fourth.
+        ("16x8xH100,14x8xL40S", "16x8xH100,16x8xL40S"),
+    ],
+)
+def test_nodes_more_of_experts_are_never_slower(few: str, many: str) -> None:
+    assert step_s("mixtral-8x22b", many, 512) <= step_s("mixtral-8x22b", few, 512) * (1 + 1e-9)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from meshwright.kernels.overlap import exposed_s
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
@@ -169,10 +170,16 @@ class Composer:
         return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        key = tuple((one.islands, one.stage_devices, one.layers) for one in one_set.pipelines)
+        pipelines = one_set.pipelines
+        if len(pipelines) < 2:
+            return one_set
+        key = tuple((one.stage_islands, one.stage_devices, one.layers) for one in pipelines)
         if key not in self._sums_s:
             gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")
-            self._sums_s[key] = gradient_sum_s(
-                one_set.pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0]
-            )
-        return replace(one_set, step_s=one_set.step_s + self._sums_s[key])
+            self._sums_s[key] = gradient_sum_s(pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
+        hardware = [self.islands.hardware(group) for group in one_set.islands]
+        early = min(one.software.overlap for one in hardware)
+        slowdown = max(one.efficiency.overlap_slowdown for one in hardware)
+        sum_s, spare_s = self._sums_s[key], min(one.spare_s for one in pipelines)
+        late_s = sum_s * (1 - early) + float(exposed_s(sum_s * early, spare_s, slowdown))
+        return replace(one_set, step_s=one_set.step_s + late_s)

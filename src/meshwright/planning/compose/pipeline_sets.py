@@ -42,6 +42,11 @@ class Paced(Protocol):
         ...
 
     @property
+    def stage_islands(self) -> tuple[int, ...]:
+        """Group of each stage."""
+        ...
+
+    @property
     def stage_of_layer(self) -> Int[np.ndarray, "layers"]:
         """Which stage holds each layer."""
         ...
@@ -156,9 +161,9 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
 def gradient_sum_s(
     pipelines: Sequence[AnyPaced], gradient_bytes: float, bandwidth: Callable[[int, int], float]
 ) -> float:
-    """Gradients summed between pipelines, layer by layer over the narrowest stage that holds it, over the slowest link.
+    """Gradients summed between pipelines, layer by layer, by the narrowest stage that holds it over the slowest link.
 
-        2 (D - 1) / D x max over stages of  sum over its layers of  bytes / L / (narrowest x bandwidth)
+        2 (D - 1) / D x max over stages of  sum over its layers of  bytes / L / (narrowest x slowest)
 
     Args:
         pipelines: on different devices.
@@ -168,16 +173,15 @@ def gradient_sum_s(
     if len(pipelines) < 2:
         return 0.0
     count = len(pipelines)
-    slowest = min(
-        bandwidth(a, b)
-        for one, other in itertools.combinations(pipelines, 2)
-        for a in one.islands
-        for b in other.islands
-    )
+    groups = sorted(frozenset().union(*(one.islands for one in pipelines)))
+    links = np.array([[bandwidth(a, b) for b in groups] for a in groups])
     held = [one.stage_of_layer for one in pipelines]
-    narrowest = np.min([np.array(one.stage_devices)[place] for one, place in zip(pipelines, held, strict=True)], axis=0)
-    most = max(float(np.bincount(place, 1.0 / narrowest).max()) for place in held) / len(narrowest)
-    return 2 * (count - 1) / count * gradient_bytes * most / slowest
+    devices = [np.array(one.stage_devices)[place] for one, place in zip(pipelines, held, strict=True)]
+    where = [np.searchsorted(groups, one.stage_islands)[place] for one, place in zip(pipelines, held, strict=True)]
+    slowest = np.min([links[one, other] for one, other in itertools.combinations(where, 2)], axis=0)
+    layer_s = 1.0 / (np.min(devices, axis=0) * slowest)
+    most = max(float(np.bincount(place, layer_s).max()) for place in held) / len(layer_s)
+    return 2 * (count - 1) / count * gradient_bytes * most
 
 
 def partitions(parts: tuple[Piece, ...]) -> Iterator[list[tuple[Piece, ...]]]:

@@ -38,8 +38,8 @@ def test_a_stage_leaves_room_for_what_its_schedule_has_in_flight(stage: SplitSta
         alive = (memory.bytes_[-1] - sums.state_bytes[-1]) / sums.kept_bytes[-1]
         assert alive == pytest.approx(peak / chunks)
         held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
-        edges = sum(edge[4] + alive * edge[5] for edge in held)
-        most = max([sums.transient_bytes, *(edge[6] for edge in held)])
+        edges = sum(edge[-3] + alive * edge[-2] for edge in held)
+        most = max([sums.transient_bytes, *(edge[-1] for edge in held)])
         fixed = float(stage.options.fixed_bytes[0])
         assert chunks * memory.room_bytes == pytest.approx(stage.limit_bytes - fixed - most - edges)
 
@@ -72,3 +72,24 @@ def test_what_follows_a_step_hides_behind_the_passes_of_other_chunks(
     assert made.sync_s == pytest.approx(
         max(seconds - hidden * stage_s for seconds, stage_s in zip(after_s, made.stage_s, strict=True))
     )
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_gradients_of_other_pipelines_find_the_last_backwards_that_own_ones_leave(
+    stage: SplitStage, chunks: int
+) -> None:
+    inputs = asked("4xH100,4xA100-80", 32, LAYERS)
+    kinds_before = ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before
+    options = stage.options
+
+    def spare_s(times: float) -> float:
+        own = replace(options, beside_s=times * (options.forward_s + options.backward_s))
+        stages = [replace(stage, options=own, limit_bytes=1e15)] * 2
+        made = split_pipeline(stages, kinds_before, wave=1, micro_batches=8, hops_s=[0.0], chunks=chunks)
+        assert made is not None
+        return made.spare_s / min(made.stage_s)
+
+    passes = (1 + (chunks - 1) * 2) / chunks
+    assert passes / 2 < spare_s(0.0) < passes  # those of backward alone
+    assert 0 < spare_s(0.8 * passes) < spare_s(0.0)
+    assert spare_s(2 * passes) == 0

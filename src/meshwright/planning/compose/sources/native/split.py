@@ -59,6 +59,8 @@ class SplitPipeline:
     period_s: float
     sync_s: float
     """The longest that any stage takes after its last backward."""
+    spare_s: float = 0.0
+    """The least that any stage has left of its last backwards to hide more gradients beside."""
 
     @property
     def islands(self) -> frozenset[int]:
@@ -74,6 +76,11 @@ class SplitPipeline:
     def stage_devices(self) -> tuple[int, ...]:
         """Of each stage."""
         return tuple(stage.devices for stage in self.stages)
+
+    @property
+    def stage_islands(self) -> tuple[int, ...]:
+        """Group of each stage."""
+        return tuple(stage.island for stage in self.stages)
 
     @property
     def stage_of_layer(self) -> Int[np.ndarray, "layers"]:
@@ -135,7 +142,8 @@ def split_pipeline(
     chunk_s = np.array([line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
     stage_s = chunk_s.sum(axis=0)
     waits = [line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]
-    sync_s, least_sync_s, meeting_s = np.array(waits).reshape(chunks, count, 3).sum(axis=0).T
+    sync_s, least_sync_s, beside_s, backward_s = np.array(waits).reshape(chunks, count, 4).sum(axis=0).T
+    passes = (1 + (chunks - 1) * min(count, micro_batches)) / chunks
     there_s = np.array([*hops_s, 0.0])
     if chunks == 1:
         loop_s = np.cumsum((stage_s + 2 * there_s)[::-1])[::-1]
@@ -144,8 +152,8 @@ def split_pipeline(
     else:
         period_s = float(max(chunk_s.max(axis=1).sum(), stage_s.max()))
         fill_s = period_s * (1 + (count - 1) / chunks) + 2 * float(there_s.sum())
-        passes = (1 + (chunks - 1) * min(count, micro_batches)) / chunks
-        met_s = np.minimum(meeting_s, 2 * passes * chunks * float(there_s.max()))
+        meets = np.array([float(stage.options.meets[stage.row]) for stage in stages])
+        met_s = np.minimum(beside_s * meets, 2 * passes * chunks * float(there_s.max()))
         sync_s = least_sync_s + met_s + np.maximum(sync_s - least_sync_s - met_s - (passes - 1) * stage_s, 0.0)
     return SplitPipeline(
         stages=tuple(stages),
@@ -156,6 +164,7 @@ def split_pipeline(
         fill_s=fill_s,
         period_s=period_s,
         sync_s=float(sync_s.max()),
+        spare_s=max(0.0, float(np.minimum(passes * backward_s, passes * stage_s - beside_s).min())),
     )
 
 
@@ -171,12 +180,13 @@ class _Sums:
     cost_s: list[float]
     sync_s: list[float]
     least_sync_s: list[float]
-    meeting_s: list[float]
+    beside_s: list[float]
+    backward_s: list[float]
     state_bytes: Float[np.ndarray, "cuts"]
     kept_bytes: Float[np.ndarray, "cuts"]
-    edges: tuple[tuple[float, float, float, float, float, float, float], ...]
-    """Seconds, seconds after the step, the least of them and what meets transfers, then state, kept and transient bytes
-    of embedding and head."""
+    edges: tuple[tuple[float, float, float, float, float, float, float, float], ...]
+    """Seconds, seconds after the step, the least of them and what compute hides, of backward, then state, kept and
+    transient bytes of embedding and head."""
     transient_bytes: float
 
     @classmethod
@@ -186,21 +196,24 @@ class _Sums:
             options.forward_s[row] + options.backward_s[row],
             options.sync_s[row],
             options.least_sync_s[row],
-            options.meeting_s[row],
+            options.beside_s[row],
+            options.backward_s[row],
             options.state_bytes[row],
             options.kept_bytes[row],
             options.transient_bytes[row],
         )
-        cost_s, sync_s, least_sync_s, meeting_s, state, kept = (kinds_before @ table[:kinds] for table in tables[:6])
+        sums = (kinds_before @ table[:kinds] for table in tables[:7])
+        cost_s, sync_s, least_sync_s, beside_s, backward_s, state, kept = sums
         return cls(
             cost_s=cost_s.tolist(),
             sync_s=sync_s.tolist(),
             least_sync_s=least_sync_s.tolist(),
-            meeting_s=meeting_s.tolist(),
+            beside_s=beside_s.tolist(),
+            backward_s=backward_s.tolist(),
             state_bytes=state,
             kept_bytes=kept,
             edges=tuple(zip(*(table[kinds:].tolist() for table in tables), strict=True)),
-            transient_bytes=float(tables[6][:kinds].max()),
+            transient_bytes=float(tables[7][:kinds].max()),
         )
 
 
@@ -219,7 +232,7 @@ class _Memory:
         alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
         held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
         room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
-        room -= max(sums.transient_bytes, *(edge[6] for edge in held), 0.0)
+        room -= max(sums.transient_bytes, *(edge[-1] for edge in held), 0.0)
         room -= sum(state + alive * kept for *_, state, kept, _ in held)
         return cls((sums.state_bytes + alive * sums.kept_bytes).tolist(), room / chunks)
 
@@ -230,7 +243,7 @@ class _StageLine:
 
     sums: _Sums
     edge_s: float
-    edge_sync_s: tuple[float, float, float]
+    edge_sync_s: tuple[float, ...]
     bytes_: list[float]
     room_bytes: float
 
@@ -240,7 +253,7 @@ class _StageLine:
         return cls(
             sums=sums,
             edge_s=sum(edge[0] for edge in here),
-            edge_sync_s=(sum(edge[1] for edge in here), sum(edge[2] for edge in here), sum(edge[3] for edge in here)),
+            edge_sync_s=tuple(sum(edge[part] for edge in here) for part in range(1, 5)),
             bytes_=memory.bytes_,
             room_bytes=memory.room_bytes,
         )
@@ -249,8 +262,8 @@ class _StageLine:
         return self.sums.cost_s[behind] - self.sums.cost_s[first] + self.edge_s
 
     def sync(self, first: int, behind: int) -> tuple[float, ...]:
-        """Seconds after the step beside one backward, beside any number of them, and what of them meets transfers."""
-        tables = (self.sums.sync_s, self.sums.least_sync_s, self.sums.meeting_s)
+        """Seconds after the step beside one backward, beside any number of them, what hides, and of its backward."""
+        tables = (self.sums.sync_s, self.sums.least_sync_s, self.sums.beside_s, self.sums.backward_s)
         return tuple(
             table[behind] - table[first] + edge_s for table, edge_s in zip(tables, self.edge_sync_s, strict=True)
         )

@@ -80,8 +80,10 @@ class StageOptions:
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
     least_sync_s: Float[np.ndarray, "rows parts"]
     """The part of `sync_s` that no compute hides, however much there is."""
-    meeting_s: Float[np.ndarray, "rows parts"]
-    """Gradients and weights that compute can hide, on links that transfers to the next stage take as well."""
+    beside_s: Float[np.ndarray, "rows parts"]
+    """Gradients and weights of a step that compute can hide."""
+    meets: Float[np.ndarray, "rows"]
+    """1 where these take links that transfers to the next stage take as well."""
     always_s: float
     """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
     made: dict[tuple[int, int], ExecutionPlan] = field(default_factory=dict, init=False)
@@ -282,7 +284,8 @@ def _sharded(
         return np.asarray(waited / usual + update_s)
 
     sync_s, least_sync_s = waited_s(1.0), waited_s(ANY_PASSES)
-    meeting_s = (waited_s(NO_PASSES) - least_sync_s) * network.meets_hops
+    beside_s = waited_s(NO_PASSES) - least_sync_s
+    meets = np.broadcast_to(network.meets_hops, (grid.rows, 1))[:, 0]
     kinds, edge = len(model.kinds()), 3 * len(model.kinds())
 
     def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:
@@ -317,7 +320,8 @@ def _sharded(
                 fixed_bytes=empty[:, 0],
                 sync_s=parts(sync_s, 0),
                 least_sync_s=parts(least_sync_s, 0),
-                meeting_s=parts(meeting_s, 0),
+                beside_s=parts(beside_s, 0),
+                meets=meets,
                 always_s=always_s,
             )
         )

@@ -74,6 +74,11 @@ class SlicePipeline:
         return frozenset(stage.group for stage in self.stages)
 
     @property
+    def stage_islands(self) -> tuple[int, ...]:
+        """Group of each stage."""
+        return tuple(stage.group for stage in self.stages)
+
+    @property
     def stage_devices(self) -> tuple[int, ...]:
         """Of each stage."""
         return tuple(stage.plan.devices for stage in self.stages)
