@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 
 import meshwright as mw
+from meshwright.errors import InputError
 
 NAMES = {
     *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
@@ -94,3 +95,9 @@ def test_the_first_lines() -> None:
     assert mw.compare(best, plans[1]).text
     assert mw.check(None, best).ok
     assert mw.estimate("llama-3-8b", best.plan, "8xH100", plans.workload)[0].estimate == best.estimate
+
+
+def test_devices_without_a_name_are_the_only_thing_wrong() -> None:
+    with pytest.raises(InputError) as error:
+        mw.plan("llama-3-8b", gpus=8)
+    assert [(one.field, one.fix) for one in error.value.problems] == [("gpus", "for example gpus='8xH100'")]

@@ -109,7 +109,7 @@ def _exported(
     if directory is not None:
         write_folder(directory, dict(written.files), force=force)
     return Exported(
-        target=target,
+        target=framework.name,
         name=job.name,
         plan_hash=content_hash(job),
         files=written.files,

@@ -47,6 +47,8 @@ FEWEST_TOKENS_PER_DEVICE = 1_024
 Source: Dubey et al. 2024, The Llama 3 Herd of Models (arXiv
 2407.21783), table 4: 16 M tokens on 16,384 H100."""
 NAME = FieldKind(metavar="NAME")
+WHAT_AND_WHERE = ("model", "gpus", "cluster")
+"""Fields without which no question is whole."""
 
 MODEL_HELP = "A name of `models list`, a config.json, a folder with one, a .gguf file, - for stdin."
 PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."

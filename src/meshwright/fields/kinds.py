@@ -108,6 +108,8 @@ class Devices(FieldKind):
 
     def read(self, name: str, value: Any) -> Any:
         """As text: `8xH100,8xA100-80`."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            raise self.wrong(name, value, "it says how many of which device", f"for example {name}='{value}xH100'")
         if not isinstance(value, Mapping):
             return FieldKind().read(name, value)
         counts = [Whole().read(f"{name}[{device!r}]", count) for device, count in value.items()]

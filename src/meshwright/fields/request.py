@@ -59,7 +59,9 @@ class Request:
         for one in asked:
             if one.name in stated:
                 value = reading.attempt(lambda one=one: one.kind.read(reading.called(one.name), stated[one.name]))  # type: ignore[misc]
-                if value is not None:
+                if value is None:
+                    reading.unread.add(one.name)
+                else:
                     found[one.name] = value
             elif one.required is not None:
                 reading.missing(one.name, one.required)
@@ -96,6 +98,8 @@ class Reading:
     given: frozenset[str]
     typed: bool
     gather: Gather = dataclasses.field(default_factory=Gather)
+    unread: set[str] = dataclasses.field(default_factory=set)
+    """Fields that were given and could not be read: they look as if they were not there."""
 
     def called(self, name: str) -> str:
         """How the user calls a field."""
@@ -132,9 +136,14 @@ class Reading:
         """The result of a function, or None with its problems noted."""
         return self.gather.attempt(work)
 
-    def also(self, work: Callable[[], Any]) -> None:
-        """Where something is wrong already: what a function finds comes with it. Else the use case finds it itself."""
-        if self.gather.errors:
+    def also(self, work: Callable[[], Any], needs: tuple[str, ...] = ()) -> None:
+        """Where something is wrong already: what a function finds comes with it. Else the use case finds it itself.
+
+        Args:
+            work: the function.
+            needs: fields that it would miss where they could not be read.
+        """
+        if self.gather.errors and not self.unread & set(needs):
             self.gather.attempt(work)
 
 

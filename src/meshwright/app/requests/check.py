@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import PLAN_HELP, JobFields
+from meshwright.fields.job import PLAN_HELP, WHAT_AND_WHERE, JobFields
 from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Texts
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request, with_plan_first
@@ -83,7 +83,7 @@ class CheckRequest(Request):
         self._written(reading, scripted=scripted)
         if self.report is not None and self.report not in ("sarif", "junit"):
             reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
-        reading.also(lambda: job_inputs(self.job))
+        reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)
 
     def _one_source(self, reading: Reading, *, scripted: bool) -> None:
         planned, framework = "plan" in self.given, "source_format" in self.given

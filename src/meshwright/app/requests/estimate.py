@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import NAME, PLAN_HELP, JobFields
+from meshwright.fields.job import NAME, PLAN_HELP, WHAT_AND_WHERE, JobFields
 from meshwright.fields.kinds import FieldKind, OutputFile, Spec, Texts
 from meshwright.fields.request import Reading, Request
 
@@ -62,4 +62,4 @@ class EstimateRequest(Request):
             if "output" in self.given:
                 why = "a plan set holds plans, and one is compared with itself"
                 reading.problem("both --schedule and --output are given", why, "drop one of them")
-        reading.also(lambda: job_inputs(self.job))
+        reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)

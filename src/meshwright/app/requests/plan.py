@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import NAME, AimFields, JobFields, SpaceFields
+from meshwright.fields.job import NAME, WHAT_AND_WHERE, AimFields, JobFields, SpaceFields
 from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
@@ -170,4 +170,4 @@ class PlanRequest(Request):
             from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 
             reading.attempt(lambda: parallelizers_named(self.parallelizer))
-        reading.also(lambda: job_inputs(self.job))
+        reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)

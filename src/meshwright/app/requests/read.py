@@ -8,7 +8,15 @@ from typing import Any, ClassVar
 
 from meshwright.app.requests.plan import PICTURE
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
+from meshwright.fields.job import (
+    FRAMEWORK_HELP,
+    MONEY_AND_POWER,
+    NAME,
+    PLAN_FILE_HELP,
+    WHAT_AND_WHERE,
+    WRITE_ONE,
+    JobFields,
+)
 from meshwright.fields.kinds import FieldKind, Flag, OutputFile, Window
 from meshwright.fields.request import Reading, Request, request_fields
 
@@ -190,7 +198,7 @@ class TraceRequest(Request):
                 fix = "name several, such as step.json.gz, step.svg and step.pickle"
                 reading.problem(what, "the second would be written over the first", fix, name, "MW208")
         if "model" in self.given:
-            reading.also(lambda: job_inputs(self.job))
+            reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshwright.app.requests.calculon import CalculonSpace
 from meshwright.fields.field import group
-from meshwright.fields.job import MONEY_AND_POWER, JobFields, SpaceFields
+from meshwright.fields.job import MONEY_AND_POWER, WHAT_AND_WHERE, JobFields, SpaceFields
 from meshwright.fields.limits import StudyLimitFields
 from meshwright.fields.request import Reading, Request
 from meshwright.fields.study import StudyFields
@@ -51,7 +51,7 @@ class TuneRequest(Request):
 
         reading.attempt(lambda: check_axes(**self.space.keywords()))
         check_study(self.study, reading)
-        reading.also(lambda: job_inputs(self.job))
+        reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
