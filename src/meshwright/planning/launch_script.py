@@ -56,7 +56,8 @@ def script_question(
     if source_format not in (*readers(), *TRAINERS, *SCRIPT_RECORDS):
         known = (*readers(), *TRAINERS, *SCRIPT_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
-    beside = PlanBeside.of(source)
+    whole = asked.model is not None and (asked.cluster is not None or asked.gpus is not None)
+    beside = None if whole else PlanBeside.of(source)
     asked, notes = (asked, ()) if beside is None else beside.on_its_cluster(asked)
     model, cluster = _nouns(asked)
     launch = LaunchSource.of(source, source_format, None if cluster is None else cluster.devices, outside)

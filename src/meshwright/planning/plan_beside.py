@@ -24,7 +24,7 @@ class PlanBeside:
 
     @classmethod
     def of(cls, source: str | os.PathLike[str]) -> PlanBeside | None:
-        """The plan beside a launch file; None where there is none, or for text that is in no file.
+        """The plan beside a launch file; None where there is none, or no such file, or for text that is in none.
 
         Args:
             source: path, or text of several lines.
@@ -32,7 +32,7 @@ class PlanBeside:
         Raises:
             InputError: the plan file is broken.
         """
-        if isinstance(source, str) and "\n" in source:
+        if (isinstance(source, str) and "\n" in source) or not os.path.isfile(source):
             return None
         path = Path(source).parent / PLAN_FILE
         if not is_one_plan(path):
