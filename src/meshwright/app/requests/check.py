@@ -158,6 +158,8 @@ def _file_meant(path: Path, values: Mapping[str, Any]) -> Path | None:
     """
     if os.path.isdir(path):
         return _launch_file(path, values) or _plan_in(path)
+    if values.get("source_format"):
+        return None  # whoever says what wrote a file means that file
     plan = _plan_in(path.parent) if os.path.isfile(path) else None
     if plan is None or path == plan:
         return None
