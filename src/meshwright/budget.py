@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from meshwright.dataclass import dataclass
 
 FRESH_BYTES = 200e6
 """Of an interpreter that has loaded what a question needs (80 to 150 MB measured, Linux, CPython 3.11, 2026-11): it

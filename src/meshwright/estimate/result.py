@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.dataclass import dataclass
 from meshwright.estimate.memory import MEMORY_KINDS, fits
 from meshwright.records import fields_of
 from meshwright.specs.calibration import UNMEASURED_TIE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 
 T = TypeVar("T")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan

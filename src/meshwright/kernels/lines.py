@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce, wraps
 
 import numpy as np
 
+from meshwright.dataclass import dataclass
 from meshwright.kernels.algorithms import Seconds
 from meshwright.shapes import Column, Float, Int
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from meshwright.dataclass import dataclass
 from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device, generations, is_device, kernel_efficiency
 from meshwright.specs.calibration import Calibration

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named

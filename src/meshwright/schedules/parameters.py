@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any, Literal
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 
 Value = int | float | str | bool | None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
+
+from meshwright.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

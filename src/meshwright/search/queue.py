@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from meshwright.budget import spent
+from meshwright.dataclass import dataclass
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.dataclass import dataclass
 from meshwright.estimate.result import StepEstimate
 from meshwright.search.certificate import Certificate
 from meshwright.specs.plan import ExecutionPlan

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.specs.check import Check
 from meshwright.specs.model import ModelSpec

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check

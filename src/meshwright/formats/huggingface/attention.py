@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.dataclass import dataclass
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers.attention import Attention
 
