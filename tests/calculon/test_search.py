@@ -15,9 +15,9 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search, search_part
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.search.certificate import Certificate
 from meshwright.search.incumbents import SearchedPart
 from meshwright.search.points import Points, Shield
+from meshwright.search.result import Certificate
 from tests.calculon.spaces import SMALL, WIDE, a100, brute, one_network, roofline, space_of
 from tests.search.engine_cases import EngineCases
 

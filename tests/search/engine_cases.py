@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.search.certificate import Certificate
+from meshwright.search.result import Certificate
 
 
 class EngineCases:

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.search.certificate import Certificate, SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront
 from meshwright.search.points import Points, thinned
+from meshwright.search.result import Certificate, SpaceCounts
 from meshwright.search.table import Table
 from tests.search.engine_cases import EngineCases
 

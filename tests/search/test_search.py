@@ -21,13 +21,12 @@ from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.search.away import joined_answers
 from meshwright.search.axes import way_of
 from meshwright.search.bound import RowBounds
-from meshwright.search.certificate import Certificate
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.queue import FRONT_STEP
-from meshwright.search.result import SearchResult
+from meshwright.search.result import Certificate, SearchResult
 from meshwright.search.search import price_all, search
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload

@@ -21,7 +21,8 @@ from meshwright.planning.one_kind import BestPlans
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
-from meshwright.planning.reasons import plan_reasons, price_reasons, reserve_reason
+from meshwright.planning.reasons import plan_reasons, price_reasons
+from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from meshwright.calculon.inputs import Execution
 from meshwright.calculon.model import price
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.search.certificate import Certificate
 from meshwright.search.incumbents import SearchedPart
 from meshwright.search.points import Points
+from meshwright.search.result import Certificate
 
 NETWORKS = "a network is smaller than its groups, or only partly used"
 TIER1 = "exceeds the memory of tier 1"

@@ -24,10 +24,10 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import SettingTable
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.tables import CHUNK_ROWS, CellBlock, FittingCells, SearchRun
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront, SearchedPart
 from meshwright.search.points import Points
+from meshwright.search.result import SpaceCounts
 from meshwright.shapes import Bool, Int
 
 SEED_ROWS = 8192

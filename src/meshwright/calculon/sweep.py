@@ -25,8 +25,8 @@ from meshwright.calculon.search import search_part
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.statistics import CalculonColumns
 from meshwright.errors import InfeasibleError
-from meshwright.search.certificate import Certificate
 from meshwright.search.incumbents import SearchedPart
+from meshwright.search.result import Certificate
 from meshwright.search.tasks import Runner, run_here
 
 TASK_EXECUTIONS = 1 << 26

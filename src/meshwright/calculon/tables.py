@@ -18,9 +18,9 @@ from meshwright.calculon.layouts import Cells
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import DistinctSettings, SettingTable
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.incumbents import BestAndFront
 from meshwright.search.points import Points
+from meshwright.search.result import SpaceCounts
 from meshwright.search.table import Table
 from meshwright.shapes import Bool, Float, Int
 

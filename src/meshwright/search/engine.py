@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.search.certificate import SpaceCounts
+from meshwright.search.result import SpaceCounts
 from meshwright.shapes import Bool, Float, Int
 
 Own = TypeVar("Own", bound="Columns")

@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.points import NEARBY, Points, Shield
+from meshwright.search.result import SpaceCounts
 from meshwright.shapes import Bool, Float
 
 

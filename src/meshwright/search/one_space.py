@@ -27,7 +27,6 @@ from meshwright.estimate.states import has_extras
 from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, GridRows, OpenRows
 from meshwright.search.fitting import Fitting
@@ -36,7 +35,7 @@ from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows, priced_together
 from meshwright.search.queue import Queue, Simulated
-from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
+from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult, SpaceCounts
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.space import Space

@@ -15,11 +15,11 @@ from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware
 from meshwright.schedules import Schedule
 from meshwright.search.bound import Factored, RowBounds
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.fitting import ROUNDING, Fitting
 from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.grid import Grid
 from meshwright.search.priced_rows import PricedRows
+from meshwright.search.result import SpaceCounts
 from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.sketch import Sketch, sketched
 from meshwright.search.space import Space

@@ -15,11 +15,10 @@ from meshwright.budget import spent
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, narrow_space, offload_spaces, schedule_spaces, tensor_spaces
-from meshwright.search.certificate import SpaceCounts
 from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import PlainRows, SpaceSearch, fastest_s
 from meshwright.search.queue import EQUAL
-from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
+from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult, SpaceCounts
 from meshwright.search.space import Space
 from meshwright.search.watching import each_a_part, part
 from meshwright.specs.cluster import ClusterSpec

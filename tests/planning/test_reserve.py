@@ -1,11 +1,11 @@
-"""Why a plan is the answer: what the memory reserve keeps out."""
+"""What the memory reserve keeps out of an answer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import meshwright as mw
-from meshwright.planning.reasons import reserve_reason
+from meshwright.planning.reserve import reserve_reason
 from meshwright.search.space import Space
 
 
