@@ -157,6 +157,8 @@ NAMES = [
     (f"{PLAN} --schedule zb-h9", (2, 4), "unknown schedule 'zb-h9'", "zb-h1"),
     (f"{PLAN} --schedule mobius", (2, 4), "schedule 'mobius' in a plan", "paged from host memory"),
     (f"{PLAN} --pin tpp=8 --forbid nothing", 2, "tpp", "nothing"),
+    ("schedule list --p 4 --tf 2", 2, "--p is given", "--tf is given", "the list is of all schedules"),
+    ("schedule 1f1bb", (2, 4), "--p is missing", "--m is missing", "unknown schedule '1f1bb'"),
     ("schedule 1f1bb --p 4 --m 8", 4, "unknown schedule '1f1bb'", "1f1b"),
     ("gpus show H1000", 4, "unknown device 'H1000'", "H100"),
     ("models show lama-3-8b", 4, "unknown model", "llama-3-8b"),

@@ -138,7 +138,10 @@ class ScheduleRequest(Request):
         else:
             if not self.name:
                 reading.missing("name", "name a schedule; `meshwright schedule list` shows all")
-            if not self.listed:
+            if self.listed:
+                why = "the list is of all schedules, whatever their size"
+                reading.refuse(("p", "m", "v", "tf", "ti", "tw", "tr", "tc", "svg"), NOT_WANTED, why)
+            else:
                 self._sized(reading)
         if reading.typed and "svg" not in self.given:
             reading.refuse(("window",), f"without {reading.called('svg')}", "it is a part of the figure")
@@ -148,6 +151,11 @@ class ScheduleRequest(Request):
             why = "it counts in the memory that --room states; a file of stage times has a column of that name"
             reading.refuse(("released_by_input",), NOT_WANTED, why, "state --room, or leave it out")
         self._of_names(reading)
+        if not self.best and not self.listed:
+            from meshwright.schedules import schedule_named
+
+            for name in self.name:
+                reading.also(lambda name=name: schedule_named(name))  # type: ignore[misc]
 
     def _of_names(self, reading: Reading) -> None:
         """What goes with named schedules, or with one alone."""
