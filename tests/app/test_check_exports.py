@@ -76,11 +76,22 @@ def test_a_set_of_plans_beside_a_script_is_not_its_own(tmp_path: Path) -> None:
     assert [one.what for one in report.violations if one.code == "ASK"] == ["no cluster is given"]
 
 
-def test_a_program_of_ones_own_beside_an_export_is_read_itself(tmp_path: Path) -> None:
+def test_a_script_of_ones_own_beside_an_export_is_not_of_it(tmp_path: Path) -> None:
     _, (script,) = _exported(tmp_path / "out", "megatron")
     other = tmp_path / "out" / "other.sh"
     other.write_text(script.read_text().replace("--micro-batch-size 2", "--micro-batch-size 4"))
     report = mw.check(other, search=False)
+    assert [one.what for one in report.violations if one.code == "ASK"] == ["no cluster is given"]
     assert report.launch is not None
     assert report.launch.row is not None
     assert report.launch.row.mbs == 4
+
+
+def test_an_edited_file_of_an_export_is_read_as_edited(tmp_path: Path) -> None:
+    _exported(tmp_path / "out", "deepspeed")
+    arguments = tmp_path / "out" / "training_args.json"
+    arguments.write_text(
+        arguments.read_text().replace('"gradient_accumulation_steps": 2', '"gradient_accumulation_steps": 4')
+    )
+    report = mw.check(tmp_path / "out" / "train.py", search=False)
+    assert any("gradient_accumulation_steps" in one.what for one in report.violations)

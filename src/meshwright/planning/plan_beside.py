@@ -6,25 +6,33 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshwright.errors import UnsupportedError
+from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.fields.plan_file import is_one_plan
 from meshwright.formats.plan_json import read_job
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
+from meshwright.targets import TARGETS
 from meshwright.targets.contract import PLAN_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBeside:
-    """The plan of an export, in whose folder a launch file lies."""
+    """The plan of an export, among whose files a file is."""
 
     path: Path
     job: Job
+    target: str
+    names: tuple[str, ...]
+    """Of all files that the target writes for the plan."""
 
     @classmethod
     def of(cls, source: str | os.PathLike[str]) -> PlanBeside | None:
-        """The plan beside a launch file; None where there is none, or no such file, or for text that is in none.
+        """The plan beside a file; None for text that is in no file, or where the file is none of an export.
+
+        It is one where all that a target writes for the plan lies in its folder.
 
         Args:
             source: path, or text of several lines.
@@ -35,10 +43,14 @@ class PlanBeside:
         if (isinstance(source, str) and "\n" in source) or not os.path.isfile(source):
             return None
         path = Path(source).parent / PLAN_FILE
-        if not is_one_plan(path):
+        planned = read_job(path).planned if is_one_plan(path) else None
+        if planned is None or isinstance(planned, MeasuredJob):
             return None
-        planned = read_job(path).planned
-        return None if isinstance(planned, MeasuredJob) else cls(path=path, job=planned)
+        for target in TARGETS:
+            names = _written(planned, target)
+            if Path(source).name in names and all((path.parent / name).is_file() for name in names):
+                return cls(path=path, job=planned, target=target, names=names)
+        return None
 
     def on_its_cluster(self, asked: JobFields) -> tuple[JobFields, tuple[str, ...]]:
         """A question on the cluster of the plan where it names none, with the note that says so."""
@@ -56,3 +68,14 @@ class PlanBeside:
     def of_the_model(self) -> str:
         """The note on a model that only the plan names."""
         return f"the model is that of {self.path}: {self.model.name}"
+
+
+def _written(job: Job, target: str) -> tuple[str, ...]:
+    """Names of the files of a plan for a target; none where it does not run it."""
+    framework = TARGETS[target]
+    run = framework.as_run(job)
+    try:
+        files = framework.written(job, estimate_plan(run.plan, run.model, run.cluster, run.workload)).files
+    except UnsupportedError:
+        return ()
+    return tuple(name for name, _ in files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -156,17 +156,17 @@ def _file_meant(path: Path, values: Mapping[str, Any]) -> Path | None:
 
     That is the launch file, or the plan file of an export that has none; None where the path is itself to be read.
     """
+    from meshwright.planning.plan_beside import PlanBeside
+
     if os.path.isdir(path):
         return _launch_file(path, values) or _plan_in(path)
     if values.get("source_format"):
         return None  # whoever says what wrote a file means that file
-    plan = _plan_in(path.parent) if os.path.isfile(path) else None
-    if plan is None or path == plan:
+    beside = PlanBeside.of(path) if os.path.isfile(path) and path != _plan_in(path.parent) else None
+    if beside is None or _begins_as_script(path):
         return None
-    own, states = _target_of(path), _launch_file(path.parent, values)
-    if own is None:
-        return None if _begins_as_script(path) else states or plan
-    return states if states is not None and path.name in _named_by({states: str(_target_of(states))}) else None
+    found = _of_targets([path.parent / name for name in beside.names])
+    return None if path in found else next(iter(found), beside.path)
 
 
 def _plan_in(folder: Path) -> Path | None:
@@ -218,31 +218,33 @@ def _target_of(path: Path) -> str | None:
         return None
 
 
-def _named_by(found: Mapping[Path, str]) -> set[str]:
-    """Names of files that other files of a folder name: they say a part of what those state."""
+def _of_targets(paths: Iterable[Path]) -> dict[Path, str]:
+    """Files of a folder with the target whose they are, without those of which another names its part.
+
+    Programs stand last: those of an export take the plan from the file beside them.
+    """
     from meshwright.formats.files import read_text
     from meshwright.targets import TARGETS
 
-    return {
+    files = sorted(paths, key=lambda path: (path.suffix == ".py", path.name))
+    found = {path: target for path in files if path.is_file() and (target := _target_of(path)) is not None}
+    named = {
         Path(name).name
         for path, target in found.items()
         for name in TARGETS[target].named(read_text(path, "launch file"))
     }
+    return {path: target for path, target in found.items() if path.name not in named}
 
 
 def _launch_file(folder: Path, values: Mapping[str, Any]) -> Path | None:
     """The file that states the plan in a folder as `export` writes it; None where it is no such folder.
-
-    Programs stand last: those of an export take the plan from the file beside them.
 
     Raises:
         InputError: the folder has files of several targets, and no target is named; with each file and its target.
     """
     if not os.path.isdir(folder) or (folder / "config.json").exists():
         return None
-    files = sorted(folder.iterdir(), key=lambda path: (path.suffix == ".py", path.name))[:64]
-    found = {path: target for path in files if path.is_file() and (target := _target_of(path)) is not None}
-    found = {path: target for path, target in found.items() if path.name not in _named_by(found)}
+    found = _of_targets(sorted(folder.iterdir())[:64])
     targets, asked = list(dict.fromkeys(found.values())), values.get("source_format")
     if asked in targets or len(targets) == 1:
         return next((path for path, target in found.items() if target == asked), next(iter(found)))
