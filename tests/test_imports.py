@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 MOST_OF_A_PLAN = 275
 """Modules of ours: the start of a command is as long as what it imports. About 65 are the rules of the frameworks that
 an answer names."""
-DATACLASS = "take `dataclass` from meshwright.dataclass: the standard library's takes three times as long to make"
 NOT_OF_ONE_KIND = ("meshwright.planning.mixed", "meshwright.formats.megatron.read", "meshwright.formats.shell.evaluate")
 NOT_TO_RUN = ("meshwright.planning.compose.", "meshwright.planning.mixed", "meshwright.search.")
 HEAVY = {"jax", "torch", "ray", "scipy", "pandas"}
@@ -68,14 +67,6 @@ def test_a_plan_of_one_kind_of_device_loads_what_it_needs() -> None:
 
     assert len(loaded) <= MOST_OF_A_PLAN
     assert not [name for name in loaded if name.startswith(NOT_OF_ONE_KIND)]
-    slow = re.compile(r"^from dataclasses import (?:.*\W)?dataclass\b", re.MULTILINE)
-    assert not [name for name in loaded - {"meshwright.dataclass"} if slow.search(source_of(name))], DATACLASS
-
-
-def source_of(name: str) -> str:
-    """The text of one of our modules."""
-    path = ROOT / "src" / name.replace(".", "/")
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def test_a_run_loads_neither_search_nor_the_mixed_planner() -> None:

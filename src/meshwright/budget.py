@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-
-from meshwright.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 FRESH_BYTES = 200e6
 """Of an interpreter that has loaded what a question needs (80 to 150 MB measured, Linux, CPython 3.11, 2026-11): it

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-
-from meshwright.dataclass import dataclass
 
 MAX_PROBLEMS = 40
 """Problems told of one document; a wrong file would give thousands."""

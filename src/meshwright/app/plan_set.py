@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.app.answer import Answer, model_entry
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption

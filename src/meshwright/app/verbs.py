@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from meshwright.app.answer import asked_with
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.request import Request, loaded, request_fields
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,6 @@ from meshwright.app.verbs import VERBS
 from meshwright.cli import answers
 from meshwright.cli.command import summary_of, typer_command
 from meshwright.cli.output import Output
-from meshwright.dataclass import dataclass
 from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.request import Request
 

@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.records import as_json, visible
 

@@ -7,9 +7,10 @@ Source: Ren et al. 2021 (arXiv 2101.06840), sections 3-5; Rajbhandari et al. 202
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload

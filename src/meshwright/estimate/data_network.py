@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import LevelRates, group_span

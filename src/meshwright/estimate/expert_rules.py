@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher
 from meshwright.specs.model import ModelSpec

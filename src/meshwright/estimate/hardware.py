@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.library.calibration import calibration

@@ -7,11 +7,10 @@ keep in memory is added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds

@@ -13,13 +13,12 @@ Equal stages on consecutive devices of a group share the price of the slowest ho
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.rows import Rows
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import NONE, TILED, Item, repeated_modules, with_tiles, works_of

@@ -5,9 +5,8 @@ A stage is counts x items; that is why a plan of a thousand layers costs as litt
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of

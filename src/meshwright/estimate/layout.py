@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.sequences import attended_pairs
 from meshwright.kernels.compute import entry_pairs

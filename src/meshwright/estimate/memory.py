@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Bool, Float, Int, spread

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.item_costs import ItemCosts

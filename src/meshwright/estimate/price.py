@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.memory import MEMORY_KINDS

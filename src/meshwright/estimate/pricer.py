@@ -9,11 +9,10 @@ Pipelines run side by side, each by its own schedule; gradients are summed when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.data_network import DataGroups, Partners
 from meshwright.estimate.hardware import Hardware

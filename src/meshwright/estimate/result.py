@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.dataclass import dataclass
+from dataclasses import dataclass
+
 from meshwright.estimate.memory import MEMORY_KINDS, fits
 from meshwright.records import fields_of
 from meshwright.specs.calibration import UNMEASURED_TIE

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.item_costs import ItemCosts, item_costs
 from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.site import Sites

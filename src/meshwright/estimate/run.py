@@ -9,12 +9,11 @@ forward without recompute keeps (32 of 34 s b h in a GPT layer; Qi et al. 2024, 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.states import HeldParameters
 from meshwright.schedules import Kind, Schedule, Times

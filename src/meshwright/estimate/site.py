@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import gcd
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import BASE_LATENCY_S, Hardware, hardware_of
 from meshwright.formats.cluster import default_links

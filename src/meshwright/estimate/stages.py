@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, needs_bare

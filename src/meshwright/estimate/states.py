@@ -6,11 +6,10 @@ depends on the shapes of matrices, or on whether a parameter is a matrix of a la
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute

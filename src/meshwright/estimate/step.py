@@ -11,11 +11,10 @@ estimate one plan of many pipelines: both are rows and columns of the same sums.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.data_network import DataNetwork, Partners, joined_workers
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, WorkerUpdates, all_updates, beside, picked, whole_holding

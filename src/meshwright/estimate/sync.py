@@ -5,9 +5,10 @@ All arguments broadcast: plans by workers, or a block of the search's grid.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import update_away
 from meshwright.estimate.data_network import DataNetwork, data_groups
 from meshwright.estimate.hardware import Hardware

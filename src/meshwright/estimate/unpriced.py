@@ -6,9 +6,9 @@ A setting that is priced like its neutral value would be an answer to another qu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of

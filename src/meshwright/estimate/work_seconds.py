@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import compute

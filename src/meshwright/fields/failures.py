@@ -7,10 +7,10 @@ and `2.05e-5/h` are the same device.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, unknown_name
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Duration, FieldKind, Whole

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.fields.kinds import FieldKind, Flag, Texts
 
 ASKED, GROUP, SETTINGS = "asked", "group", "settings"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.fields.kinds import FieldKind
 
 TOLD = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"

@@ -6,9 +6,9 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, UnsupportedError, unknown_name
 
 MOST = 2**31 - 1

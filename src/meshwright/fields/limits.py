@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.budget import within
-from meshwright.dataclass import dataclass
 from meshwright.errors import InfeasibleError
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize

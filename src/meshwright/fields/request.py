@@ -6,10 +6,9 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.fields.field import GROUP, SETTINGS, Field, declared
 from meshwright.fields.gather import Gather

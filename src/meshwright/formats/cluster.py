@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import (
     MAX_GROUPS,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan

@@ -8,10 +8,10 @@ hand it on inside to every rank with one; what experts give back is summed on th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.kernels.algorithms import Seconds
 from meshwright.kernels.lines import LevelRates
 from meshwright.shapes import Column

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce, wraps
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.kernels.algorithms import Seconds
 from meshwright.shapes import Column, Float, Int
 

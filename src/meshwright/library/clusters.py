@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from meshwright.dataclass import dataclass
 from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device, generations, is_device, kernel_efficiency
 from meshwright.specs.calibration import Calibration

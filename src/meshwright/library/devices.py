@@ -13,12 +13,11 @@ import json
 import os
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.formats.device_file import (
     SUFFIXES,

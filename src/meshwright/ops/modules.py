@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from meshwright.dataclass import dataclass
 from meshwright.specs.operators import Linear, Op
 from meshwright.specs.tuning import ALL_LINEAR
 

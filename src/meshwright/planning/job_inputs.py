@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather

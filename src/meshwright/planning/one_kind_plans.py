@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InfeasibleError
 from meshwright.fields.job import SpaceFields
 from meshwright.formats.cluster import Assumption

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.layout import expand

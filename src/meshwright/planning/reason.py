@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.records import plain
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.parameters import ScheduleParameter, parameters_of, token_of
 from meshwright.schedules.table import Kind

@@ -8,12 +8,12 @@ An event waits for the task listed before it in the compute lane of its worker, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.schedules.columns import ALONG
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.table import ScheduleTable

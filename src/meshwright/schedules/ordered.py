@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError
 from meshwright.schedules.declaration import Declaration
 from meshwright.schedules.table import Kind, Placement, ScheduleTable

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any, Literal
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 
 Value = int | float | str | bool | None

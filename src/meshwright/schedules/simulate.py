@@ -9,11 +9,11 @@ long, right before the consumer, from the start of the SEND at the earliest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError
 from meshwright.schedules.events import Events, event_ends
 from meshwright.schedules.kinds import LANE, Kind, Lane

@@ -8,10 +8,10 @@ schedules list computation only; passes (`with_communication` and its neighbours
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.schedules.checks import column_problems, table_problems
 from meshwright.schedules.columns import TaskColumns

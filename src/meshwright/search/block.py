@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.data_network import DataNetwork
 from meshwright.estimate.item_costs import ItemCosts

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import updated_bytes
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware

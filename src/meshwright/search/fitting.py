@@ -7,11 +7,10 @@ keeps.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.away import updated_bytes
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import Item, repeated_modules, with_tiles, works_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.pipeline import StageCounts, computed_counts
 from meshwright.estimate.run import Live, Vectors
 from meshwright.schedules import Schedule

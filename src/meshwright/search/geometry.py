@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.dataclass import dataclass
 from meshwright.estimate.items import FULL, NONE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
-from meshwright.dataclass import dataclass
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import AXES, only_in_groups, only_in_pipelines, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints

@@ -11,13 +11,12 @@ A row, pair or plan is dropped only if its bound is above the time of plans alre
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.dataclass import dataclass
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE

@@ -6,11 +6,10 @@ weight gradient, task R), worker and chunk; a task I counts as a backward less a
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.bounds import PathBound

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.dataclass import dataclass
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.item_costs import item_costs
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item

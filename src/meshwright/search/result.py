@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow

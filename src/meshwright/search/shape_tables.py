@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.schedules import Schedule
 from meshwright.search.fullest import Fullest

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-from meshwright.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, Union, get_args
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 
 

@@ -5,10 +5,9 @@ A domain is a set of consecutive devices joined by one kind of link; an NVLink d
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from meshwright.dataclass import dataclass
 from meshwright.records import fields_of
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.device import MOST, Basis, DeviceSpec, LinkProtocols

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.strategy import DataParallel
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.specs.check import Check
 from meshwright.specs.model import ModelSpec

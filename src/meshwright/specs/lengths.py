@@ -6,10 +6,10 @@ A row is `seq_len` tokens, real ones and padding. Packed sequences do not see ea
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, unknown_name
 from meshwright.specs.check import Check
 

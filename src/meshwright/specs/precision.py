@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES, stored_bytes

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any, Literal, get_args
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher
 from meshwright.specs.shardings import SHARDINGS, UNSHARDED

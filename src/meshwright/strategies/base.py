@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.model import ModelSpec

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
 from meshwright.targets import adapters, seeing

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.key_text import leaves, yaml_value
 from meshwright.formats.launch_file import LaunchFile, Said

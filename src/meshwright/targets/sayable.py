@@ -6,10 +6,9 @@ So a setting that plans learn is refused by every target until somebody writes h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.formats import processes
 from meshwright.specs.job import Job

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem
 from meshwright.specs.streams import Stream
 from meshwright.targets.one_strategy import Note

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshwright.dataclass import dataclass
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, WHAT_AND_WHERE, AimFields, JobFields, SpaceFields
 from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, OutputFile, Texts, Whole

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from meshwright.dataclass import dataclass
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers.attention import Attention
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError
 from meshwright.formats.huggingface.fields import show
 from meshwright.formats.huggingface.spellings import SPELLINGS

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem, nearest
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.shell import ScriptLine, Unknown, Word, word

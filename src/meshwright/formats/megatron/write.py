@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import VOCAB_MULTIPLE, model_flags
 from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from meshwright.dataclass import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.units import seconds
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.dataclass import dataclass
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons

@@ -5,7 +5,8 @@ A small product scores every earlier key; a query then attends to the best `top_
 
 from __future__ import annotations
 
-from meshwright.dataclass import dataclass
+from dataclasses import dataclass
+
 from meshwright.specs.check import Check
 from meshwright.specs.operators import Kept, Op, Scores, norm_pass, whole_product
 
