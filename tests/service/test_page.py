@@ -481,13 +481,41 @@ def test_a_browser_shows_the_question_until_it_is_answered(browser: Shown, tmp_p
 
 
 def test_a_page_that_waits_shows_why_there_is_no_answer(tmp_path: Path) -> None:
-    with opened_by_the_command(tmp_path, "llama-3-8b", "--gpus", "1xH100") as (process, url):
+    words = ("llama-3-8b", "--gpus", "8xH100", "--gbs", "4", "--pin", "dp=8")
+    with opened_by_the_command(tmp_path, *words) as (process, url):
         problem = ""
         while not problem:
             problem = asked(f"{url}waiting")[1]
             time.sleep(0.02)
-        assert "fits 1 x H100" in problem
-        assert process.wait(120) == 3
+        assert "dp must divide the global batch" in problem
+        assert process.wait(120) == 2
+
+
+def test_a_question_that_no_plan_answers_opens_on_the_nearest_plans(browser: Shown) -> None:
+    words = [sys.executable, "-m", "meshwright", "web", "llama-3-8b", "--gpus", "1xH100", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        page, complaints = browser.page.context.browser.new_page(viewport={"width": 1280, "height": 900}), []
+        page.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
+        page.goto(url)
+        why = page.locator(".unanswered")
+        why.locator(".chip").first.wait_for()
+        assert "fits 1 x H100" in why.locator(".problem").inner_text()
+        assert "fix:" not in why.inner_text()
+        assert "does not fit" in page.inner_text(".verdict .tiles")
+        assert "−" not in page.inner_text(".verdict .tiles")
+        assert page.locator("#view h2", has_text="Nearest plans").count() == 1
+        why.locator(".chip", has_text="--lora").click()
+        page.locator(".verdict .tiles .state.good").wait_for(timeout=120_000)
+        assert not why.is_visible()
+        page.go_back()
+        why.wait_for()
+        assert complaints == []
+        page.close()
+        process.send_signal(2)
+        _, said = process.communicate(timeout=120)
+    assert (process.returncode, "error[MW300]" in said) == (0, True)
 
 
 def test_the_command_line_of_the_browser_does_not_show_the_key(tmp_path: Path) -> None:

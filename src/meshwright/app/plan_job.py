@@ -53,7 +53,7 @@ def plan_job(request: PlanRequest, *, trainers: bool = True) -> PlanSet:
         UnsupportedError: an unknown model, device, dtype, optimizer or target.
         InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
-    inputs, aim = job_inputs(_fields(request)), aim_of(request.aim)
+    inputs, aim = job_inputs(priced_fields(request)), aim_of(request.aim)
     aim = aim.of_run(inputs.workload, inputs.cluster.devices)
     left_out, warnings = tuple[Problem, ...](), tuple[str, ...]()
     if not inputs.cluster.homogeneous:
@@ -275,7 +275,7 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     return replace(answer, trainers=tuple(one.plan for one in tried), warnings=(none, *answer.warnings))
 
 
-def _fields(request: PlanRequest) -> JobFields:
+def priced_fields(request: PlanRequest) -> JobFields:
     """Of the job, with the framework of the target."""
     if request.target is None:
         return request.job

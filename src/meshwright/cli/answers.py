@@ -134,7 +134,7 @@ def served_page(out: Output, request: Any, use: Callable[..., Any]) -> None:
         out.note("this machine alone can open it; Ctrl+C ends it")
 
     with contextlib.suppress(KeyboardInterrupt):
-        serve_page(request, tell)
+        serve_page(request, tell, out.note)
 
 
 def served(out: Output, request: Any, use: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
 if TYPE_CHECKING:
+    from meshwright.planning.repair.leanest import Leanest
     from meshwright.search.front import FrontPlan
 
 MOST_NAMED = 8
@@ -171,6 +172,20 @@ def no_plan_of(
         software_given=given.software_given,
         otherwise=Otherwise(model=asked.model, space_for=_space_for(asked, limits, None)) if asked else None,
     )
+
+
+def leanest_of(inputs: JobInputs, limits: SpaceFields, target: str | None) -> list[Leanest]:
+    """The plans of least memory among those that are searched, the one that needs the least first.
+
+    Args:
+        inputs: model, cluster of one group, workload.
+        limits: of the search.
+        target: only plans that this framework can run.
+    """
+    from meshwright.planning.repair.leanest import leanest
+
+    space = _space_for(inputs, limits, target_rule(target))(inputs.cluster)
+    return leanest(inputs.model, inputs.cluster, inputs.workload, space)
 
 
 def _equal_pipelines_suffice(found: BestPlans, cluster: ClusterSpec) -> bool:

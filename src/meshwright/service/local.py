@@ -28,18 +28,19 @@ ENDING_S = 2
 """How long an interrupted page waits for what it is working out."""
 
 
-def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
+def serve_page(request: WebRequest, tell: Callable[[str], None], note: Callable[[str], None]) -> None:
     """Answer the question, say the page's address, and serve it until an interrupt; a browser shows the question first,
     or the recorded answer of the example.
 
     Args:
         request: what is shown first.
         tell: is given the address.
+        note: is given the reason where no plan answers the question; the page then has it, and the nearest plans.
 
     Raises:
         InputError: the question is malformed, the port is taken, or the extra is not installed.
         UnsupportedError: an unknown name.
-        InfeasibleError: no plan fits.
+        InfeasibleError: no plan answers the question, and none comes near it.
     """
     if not all(map(_installed, ("uvicorn", "fastapi"))):
         raise needs_web("the page")
@@ -53,22 +54,30 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
             if not request.no_browser:
                 file = open_until_the_end.enter_context(leading_to(url))
                 webbrowser.open(file.as_uri())
-            server = _server(asked, key)
+            server = _server(asked, key, note)
         tell(url)
         server.run(sockets=[listener])
 
 
-def _server(asked: WebRequest, key: str) -> uvicorn.Server:
+def _server(asked: WebRequest, key: str, note: Callable[[str], None]) -> uvicorn.Server:
     """The page of an answer, which is worked out here."""
     # Loaded while the browser shows the question already.
     import uvicorn
 
     from meshwright.app.page import page_source
     from meshwright.app.page_answers import PageAnswers
+    from meshwright.errors import InfeasibleError
     from meshwright.service.page import page_app
 
     answers = PageAnswers()
-    first = answers.add(page_source(asked))
+    try:
+        source = page_source(asked)
+    except InfeasibleError as error:
+        from meshwright.app.page_without_answer import page_without_answer
+
+        source = page_without_answer(asked, error)
+        note(error.render())
+    first = answers.add(source)
     config = http_of(page_app(answers, first, key), timeout_graceful_shutdown=ENDING_S)
     return uvicorn.Server(config)
 

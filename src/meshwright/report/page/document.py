@@ -32,6 +32,7 @@ def page_document(source: PageSource, *, live: bool = False) -> dict[str, Any]:
         "made_by": dict(source.made_by),
         "made": made_by_words(source.made_by),
         "asked": dict(source.asked),
+        **({} if source.unanswered is None else {"unanswered": dict(source.unanswered)}),
         "live": live,
         "views": [*VIEWS, *LIVE_VIEWS] if live else list(data),
         "document": source.document,

@@ -40,6 +40,8 @@ class PageSource:
     """Gives the same answer again on a command line."""
     asked: Mapping[str, str | bool] = field(default_factory=dict)
     """The question, as a form would have it: texts by the names of fields of `plan`."""
+    unanswered: Mapping[str, Any] | None = None
+    """Why nothing answers the question, a `meshwright.error/1`: the plans then are those that come nearest."""
     run: Mapping[str, Any] | None = None
     """The first plan beside its run, a `meshwright.run-comparison/1`; None without a log."""
     accuracy: Mapping[str, Any] | None = None

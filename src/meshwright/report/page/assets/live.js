@@ -22,17 +22,19 @@ const [MOST_MISSED, AGAIN_MS, NOT_YET] = [60, 50, 202];
 export async function live(root) {
   const given = JSON.parse(document.getElementById("document").textContent);
   const own = new Live(given);
-  const wanted = new URLSearchParams(location.hash.slice(1));
   const shell = start(root, own);
-  if (wanted.get("answer") && wanted.get("answer") !== given.answer) await own.open(shell, wanted.get("answer"), wanted.get("ask"));
-  own.restore(shell);
+  await own.restore(shell);
+  if (given.unanswered) {
+    await own.asksOf();
+    await shell.draw();
+  }
   if (given.recorded) await own.confirm(shell);
 }
 
 class Live {
   // first: what is asked first of the answer's first plan came along with the page; it has the data of the overview.
   constructor({ answer, first, recorded = false }) {
-    Object.assign(this, { answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
+    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
   }
 
   async post(path, body) {
@@ -88,8 +90,15 @@ class Live {
     return this.view(shell, name, { plan: index, changes });
   }
 
+  // The answer that the address names: where it names none, the one that came along with the page.
+  addressed(shell) { return shell.address.get("answer") ?? this.home; }
+
+  // Whether the address names another answer than the one on show.
+  isBehind(shell) { return this.addressed(shell) !== this.answer; }
+
   // The address says another state: after undo, or when a link is opened.
-  restore(shell) {
+  async restore(shell) {
+    if (this.isBehind(shell)) await this.open(shell, this.addressed(shell), shell.address.get("ask"));
     const text = shell.address.get("changes");
     try {
       this.changes = text ? JSON.parse(text) : {};
@@ -372,7 +381,7 @@ class Live {
 
   // Another question: the fields of `plan`, a search behind the page, its answer in place of this one.
   async form(shell, { fields = null, failed = null } = {}) {
-    this.asks ??= await this.post("fields", {});
+    await this.asksOf();
     const asked = fields ?? JSON.parse(shell.address.get("ask") ?? "null") ?? shell.given.asked;
     const row = (one) => {
       const id = `ask-${one.name}`;
@@ -396,16 +405,19 @@ class Live {
       } },
       html("h2", { style: { "margin-bottom": "10px" } }, "New question"),
       html("datalist", { id: "models" }, ...this.asks.models.map((name) => html("option", { value: name }))),
-      ...(rest?.problems.length ? problems(rest) : []), this.repairs(shell, asked, failed, () => dialog.close()), ...usual.map(row),
+      ...(rest?.problems.length ? problems(rest) : []), this.offers(shell, asked, failed, () => dialog.close()), ...usual.map(row),
       html("details", { open: rare.some((one) => asked[one.name]) }, html("summary", {}, "More"), ...rare.map(row)),
       html("div", { class: "actions" }, html("button", { type: "submit", class: "button first" }, "Search"), html("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Leave"))));
     document.body.append(dialog);
     dialog.showModal();
   }
 
-  // What would fit, as questions that a click asks.
-  repairs(shell, asked, failed, close) {
-    const found = (failed?.repairs ?? []).map((one) => ({ ...one, fields: this.fieldsOf(one.option) })).filter((one) => one.fields);
+  // What a form may ask, known from the first form on.
+  async asksOf() { this.asks ??= await this.post("fields", {}); }
+
+  // What would fit, as questions that a click asks; null without any.
+  offers(shell, asked, failed, close = () => {}) {
+    const found = this.asks ? (failed?.repairs ?? []).map((one) => ({ ...one, fields: this.fieldsOf(one.option) })).filter((one) => one.fields) : [];
     if (!found.length) return null;
     return html("ul", { class: "chips", "aria-label": "What would fit" }, ...found.map((one) => html("li", {}, html("button", { type: "button", class: "chip", onclick: () => { close(); this.ask(shell, { ...asked, ...one.fields }); } },
       html("b", {}, "Ask with ", html("code", {}, one.option)), " ", html("span", {}, `${one.text}: ${seconds(one.step_time_s)}, ${ofCapacity(one.peak_memory_bytes, one.capacity_bytes)}${one.changes_training ? ", changes the training" : ""}`)))));

@@ -6,6 +6,7 @@
 // draw of. `page` is:
 //
 //   document, entry, index   the answer (meshwright.plan-set/1), the shown entry of `plans`, its place
+//   unanswered               why nothing answers the question, null where something does; plans are then the nearest
 //   ghost                    the entry that a what-if started from, null where nothing was changed
 //   ghostData()              data of the same view for the ghost: a promise, null where there is none
 //   live                     a server answers; a file has none
@@ -60,7 +61,8 @@ class Shell {
     addEventListener("popstate", () => {
       this.address.read();
       this.index = this.placeOf(this.address.get("plan"));
-      if (this.live) this.live.restore(this);
+      if (this.live?.isBehind(this)) return this.live.restore(this);
+      this.live?.restore(this);
       this.draw();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawView());
@@ -80,7 +82,7 @@ class Shell {
   page() {
     const shell = this;
     return {
-      document: this.document, entry: this.entry, index: this.index, ghost: this.ghost, live: Boolean(this.live),
+      document: this.document, entry: this.entry, index: this.index, ghost: this.ghost, live: Boolean(this.live), unanswered: this.given.unanswered ?? null,
       held: Boolean(this.live?.dragging),
       table,
       ghostData: () => (shell.ghost ? shell.dataOf(shell.view.name, { original: true }) : Promise.resolve(null)),
@@ -128,13 +130,18 @@ class Shell {
     if (!this.parts) this.build();
     if (!this.live?.dragging) this.parts.head.replaceChildren(...head(this));
     this.parts.verdict.replaceChildren(...verdict(this));
-    if (!this.live?.dragging) this.drawTabs();
+    if (!this.live?.dragging) {
+      this.parts.unanswered.replaceChildren(...unanswered(this));
+      this.parts.unanswered.hidden = !this.given.unanswered;
+      this.drawTabs();
+    }
     return this.drawView(drawn);
   }
 
   build() {
     const parts = this.parts = {
       head: html("header", { class: "top" }),
+      unanswered: html("section", { class: "panel unanswered", "aria-label": "No answer", hidden: true }),
       verdict: html("section", { class: "panel verdict", "aria-label": "Verdict" }),
       tabs: html("div", { class: "tabs", role: "tablist", "aria-label": "Views" }),
       view: html("div", { class: "view", role: "tabpanel", id: "view", tabindex: "-1" }),
@@ -142,7 +149,7 @@ class Shell {
     };
     parts.foot = html("footer");
     this.foot();
-    const main = html("main", { id: "main" }, parts.verdict, html("section", { class: "panel", "aria-label": "Views" }, parts.tabs, parts.view));
+    const main = html("main", { id: "main" }, parts.unanswered, parts.verdict, html("section", { class: "panel", "aria-label": "Views" }, parts.tabs, parts.view));
     this.root.append(
       html("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); parts.view.focus(); } }, "Skip to the view"),
       parts.head,
@@ -327,6 +334,23 @@ function explained(estimate, workload) {
   };
 }
 
+// Why nothing answers the question, and questions that have an answer.
+function unanswered(shell) {
+  const { given: { unanswered: failed, asked }, live, document } = shell;
+  if (!failed) return [];
+  const offers = live?.offers(shell, asked, failed);
+  const shown = offers ? { ...failed, problems: failed.problems.map((one) => ({ ...one, fix: null })) } : failed;
+  const near = document.plans[0].estimate.fits === "no"
+    ? "On show is the plan that lacks the least memory: change it until it fits, or ask what has an answer." : "On show is the answer without this limit.";
+  return [html("h2", {}, "No plan answers this question"), ...problems(shown), offers, html("p", { class: "because" }, near)].filter(Boolean);
+}
+
+// Memory that is left over on the fullest stage, or that it lacks.
+function roomOf(full, word) {
+  const spare = full.capacity_bytes - full.peak_memory_bytes;
+  return `${word}, ${spare >= 0 ? `${gib(spare)} spare of` : `${gib(-spare)} more than`} ${gib(full.capacity_bytes)}`;
+}
+
 function verdict(shell) {
   const { entry, ghost } = shell;
   const { verdict: said, tie, inputs } = shell.document;
@@ -351,7 +375,7 @@ function verdict(shell) {
     tile("step", "Step", seconds(now.step_time_s), `${significant(now.step_time_low_s)} to ${seconds(now.step_time_high_s)}`, delta(now.step_time_s, before?.step_time_s), true),
     now.tokens_per_s_per_device ? tile("rate", "Tokens/s per GPU", significant(now.tokens_per_s_per_device), "", delta(now.tokens_per_s_per_device, before?.tokens_per_s_per_device, false)) : null,
     now.mfu ? tile("mfu", "MFU", percent(now.mfu), `HFU ${percent(now.hfu)}`, null) : null,
-    tile("memory", "Memory", gib(full.peak_memory_bytes), html("span", { class: `state ${tone}` }, `${word}, ${gib(full.capacity_bytes - full.peak_memory_bytes)} spare of ${gib(full.capacity_bytes)}`), delta(full.peak_memory_bytes, fullBefore)),
+    tile("memory", "Memory", gib(full.peak_memory_bytes), html("span", { class: `state ${tone}` }, roomOf(full, word)), delta(full.peak_memory_bytes, fullBefore)),
     now.price_per_step !== null && now.price_per_step !== undefined ? tile("price", "Step costs", usd(now.price_per_step), "", delta(now.price_per_step, before?.price_per_step)) : null,
   ];
   const lines = [];

@@ -2,8 +2,9 @@ import { html } from "page/svg.js";
 
 // A table behind a picture: sorted by a click on a head, folded where `folded` is not false.
 //
-// columns: [{ name, key, show?, number? }]; rows: objects by key. `show` makes the text of a cell of its value and row.
-export function table(root, columns, rows, { title = "Table", folded = true, pick = null } = {}) {
+// columns: [{ name, key, show?, number? }]; rows: objects by key. `show` makes the text of a cell of its value and row;
+// `pick(row)` is done by a click on the name of a row, where `can(row)`.
+export function table(root, columns, rows, { title = "Table", folded = true, pick = null, can = () => true } = {}) {
   const state = { key: null, down: true };
   const body = html("tbody");
   const heads = columns.map((column) => {
@@ -34,7 +35,7 @@ export function table(root, columns, rows, { title = "Table", folded = true, pic
     body.replaceChildren(...order.map((row) => {
       const cells = columns.map((column, at) => {
         const shown = column.show ? column.show(row[column.key], row) : (row[column.key] ?? "–");
-        const inner = at === 0 && pick ? html("button", { type: "button", class: "pick", onclick: () => pick(row) }, shown) : shown;
+        const inner = at === 0 && pick && can(row) ? html("button", { type: "button", class: "pick", onclick: () => pick(row) }, shown) : shown;
         return at === 0
           ? html("th", { scope: "row" }, inner)
           : html("td", { class: column.number ? "number" : null }, inner);

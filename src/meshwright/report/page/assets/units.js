@@ -55,6 +55,14 @@ export const rate = (bytesPerSecond) => `${significant(bytesPerSecond / 1e9)} GB
 
 export const usd = (price) => (price >= 1000 ? `${Math.round(price).toLocaleString("en-US")} USD` : `${significant(price)} USD`);
 
+export function energy(joules) {
+  const kwh = joules / 3.6e6;
+  for (const [scale, unit] of [[1e6, "GWh"], [1e3, "MWh"], [1, "kWh"]]) {
+    if (Math.abs(kwh) >= scale) return `${significant(kwh / scale)} ${unit}`;
+  }
+  return `${significant(kwh * 1e3)} Wh`;
+}
+
 // Round numbers from 0 to `end`, at most `most` of them: multiples of 1, 2 or 5 and a power of 10.
 export function ticks(end, most = 8) {
   if (!(end > 0)) return [0];

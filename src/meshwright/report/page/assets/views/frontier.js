@@ -1,7 +1,8 @@
-import { explains } from "page/card.js";
 import { parallel, quantityAxis, valuesAxis } from "page/parallel.js";
-import { dotted, html, svg } from "page/svg.js";
-import { count, gib, percent, seconds, significant, ticks } from "page/units.js";
+import { scatter } from "page/scatter.js";
+import { dotted, html } from "page/svg.js";
+import { settingOf } from "page/views/why.js";
+import { count, energy, gib, percent, seconds, significant, usd } from "page/units.js";
 
 const TONE = { yes: "var(--good)", fits: "var(--good)", tight: "var(--warn)", no: "var(--bad)" };
 const WORD = { yes: "fits", fits: "fits", tight: "tight", no: "does not fit" };
@@ -13,11 +14,22 @@ const PICKERS = [
   { key: "simple", name: "at most two kinds of parallelism", holds: (one) => (one.title.match(/\b(tp|cp|pp|ep)\d+|\bdp(?!1\b)\d+/g) ?? []).length <= 2 },
 ];
 
+// What the axes may show. `less`: less is better.
+const QUANTITIES = [
+  { key: "time", name: "Step time", show: seconds, less: true },
+  { key: "memory", name: "Memory", show: gib, less: true, zero: true, unit: 2 ** 30 },
+  { key: "rate", name: "Tokens/s per GPU", show: significant, less: false },
+  { key: "devices", name: "GPUs", show: significant, less: true },
+  { key: "cost", name: "Cost of a step", show: usd, less: true },
+  { key: "energy", name: "Energy of a step", show: energy, less: true, unit: 3.6e6 },
+];
+const AXES = { x: "time", y: "memory" };
+
 export const view = {
   name: "frontier",
   title: "Frontier",
   slow: true,
-  lede: "Step time against memory. Points are plans that were priced: those of the answer, the front where one was searched, and every plan one change away, also those that do not fit. The line is their Pareto front.",
+  lede: "Points are plans that were priced: those of the answer, the front where one was searched, and every plan one change away, also those that do not fit. The line is the Pareto front of those that fit.",
   draw(root, data, page) {
     const points = pointsOf(data, page);
     const capacity = Math.max(...page.entry.estimate.stages.map((stage) => stage.capacity_bytes));
@@ -25,18 +37,24 @@ export const view = {
     const figure = html("div");
     const list = html("div");
     let marked = null;
+    const known = QUANTITIES.filter(({ key }) => new Set(points.map((one) => one[key]).filter(Number.isFinite)).size > 1).map((one) => (one.key === "memory" ? { ...one, limit: { value: capacity, name: `device ${gib(capacity)}` } } : one));
+    const axis = (name) => known.find(({ key }) => key === (page.get(name) ?? AXES[name])) ?? known.find(({ key }) => key === AXES[name]) ?? known[0];
     const redraw = () => {
       const kept = points.filter((one) => PICKERS.every((rule) => !chosen.has(rule.key) || rule.holds(one, capacity)) && (!marked || marked.has(one)));
-      figure.replaceChildren(scatter(points, new Set(kept), capacity, page));
+      const [across, up, shown] = [axis("x"), axis("y"), new Set(kept)];
+      const without = points.filter((one) => ![across, up].every(({ key }) => Number.isFinite(one[key]))).length;
+      figure.replaceChildren(scatter(points, across, up, (one) => markOf(one, shown, [across, up], page)),
+        without ? html("p", { class: "muted" }, `${without} of ${points.length} plans are not drawn: their ${[across, up].filter(({ key }) => points.some((one) => !Number.isFinite(one[key]))).map(({ name }) => name.toLowerCase()).join(" and ")} is not known before they are searched or chosen.`) : "");
       list.replaceChildren();
       const ranked = kept.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time);
       const best = ranked[0];
       const said = !best ? "No plan here is within all of these limits." : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
       list.append(html("p", { "aria-live": "polite" }, html("b", {}, said)));
       page.table(list, [
-        { name: "Plan", key: "title", show: (title) => dotted(title) }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
+        { name: "Plan", key: "title", show: (title) => dotted(title.replaceAll(" -> ", " → ")) }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
+        ...[axis("x"), axis("y")].filter(({ key }) => !Object.values(AXES).includes(key)).map(({ name, key, show }) => ({ name, key, number: true, show: (value) => (Number.isFinite(value) ? show(value) : "–") })),
         { name: "Fits", key: "fits", show: (value) => WORD[value] ?? value }, { name: "From", key: "kind" },
-      ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans within the limits, quickest first", folded: false, pick: (row) => go(row, page) });
+      ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans within the limits, quickest first", folded: false, pick: (row) => go(row, page), can: (row) => isReachable(row, page) });
     };
     const boxes = PICKERS.map((rule) => html("label", { class: "picker" }, html("input", { type: "checkbox", checked: chosen.has(rule.key), onchange: (event) => {
       if (event.target.checked) chosen.add(rule.key);
@@ -46,7 +64,12 @@ export const view = {
     } }), rule.name));
     const more = page.live && !data.front.length
       ? html("p", {}, html("button", { type: "button", class: "button", onclick: () => page.search({ pareto: true }) }, "Search the front"), " of time and memory, to plans 10% slower than the best") : null;
-    const grid = html("div", { class: "grid" }, html("section", {}, figure, more), html("section", {}, html("div", { class: "pickers", role: "group", "aria-label": "Prefer" }, "Prefer ", ...boxes), list));
+    const chooser = (name, said) => html("label", {}, html("span", { class: "muted" }, said), html("select", { id: `frontier-${name}`, class: "button", onchange: (event) => {
+      page.set(name, event.target.value === AXES[name] ? null : event.target.value);
+      redraw();
+    } }, ...known.map((one) => html("option", { value: one.key, selected: one.key === axis(name).key }, one.name))));
+    const axes = html("div", { class: "toolbar", role: "group", "aria-label": "Axes" }, chooser("y", "Up "), chooser("x", "Across "));
+    const grid = html("div", { class: "grid" }, html("section", {}, axes, figure, more), html("section", {}, html("div", { class: "pickers", role: "group", "aria-label": "Prefer" }, "Prefer ", ...boxes), list));
     root.append(grid);
     redraw();
     settings(root, points, page, (kept, any) => { marked = any ? new Set(kept.map((row) => row.one)) : null; redraw(); });
@@ -55,13 +78,42 @@ export const view = {
 };
 
 function pointsOf(data, page) {
-  const peak = (entry) => Math.max(...entry.estimate.stages.map((stage) => stage.peak_memory_bytes));
-  const own = { title: page.entry.title, time: page.entry.estimate.step_time_s, memory: peak(page.entry), fits: page.entry.estimate.fits, kind: "on show", own: true };
-  const found = page.document.plans.map((entry, at) => ({ title: entry.title, time: entry.estimate.step_time_s, memory: peak(entry), fits: entry.estimate.fits, kind: "answer", at }));
-  const front = data.front.map((one) => ({ title: one.title, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.fits, kind: "front" }));
-  const near = data.neighbours.map((one) => ({ title: one.name, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.outcome === "fits" ? "yes" : one.outcome, kind: one.change.replaceAll(" -> ", " → "), text: one.text }));
+  const own = { ...priced(page.entry, page), kind: "on show", own: true };
+  const found = page.document.plans.map((entry, at) => ({ ...priced(entry, page), kind: "answer", at }));
+  const front = data.front.map((one) => ({ ...measures(one, page), title: one.title, kind: "front" }));
+  // A neighbour is on the same devices: it costs what its time does, unless links between groups are paid for.
+  const { price_per_step: cost, traffic } = page.entry.estimate;
+  const costs = (time) => (Number.isFinite(cost) && !traffic?.length ? (cost * time) / own.time : null);
+  const near = data.neighbours.map((one) => ({
+    ...measures({ ...one, devices: own.devices, price_per_step: costs(one.step_time_s), fits: one.outcome === "fits" ? "yes" : one.outcome }, page),
+    title: one.name, kind: one.change === one.name ? "one change" : one.change.replaceAll(" -> ", " → "), changes: /mbs\d/.test(one.name) ? null : settingOf(one.change),
+  }));
   const seen = new Set();
   return [own, ...found, ...front, ...near].filter((one) => !seen.has(one.title) && seen.add(one.title));
+}
+
+// Quantities of an entry of the answer.
+function priced(entry, page) {
+  const { stages } = entry.estimate;
+  const peak = Math.max(...stages.map((stage) => stage.peak_memory_bytes));
+  const devices = stages.reduce((sum, stage) => sum + stage.devices, 0);
+  return { ...measures({ ...entry.estimate, peak_memory_bytes: peak, devices }, page), energy: entry.estimate.energy_j ?? null, title: entry.title };
+}
+
+function measures({ step_time_s: time, peak_memory_bytes: memory, devices, price_per_step: cost, fits }, page) {
+  const tokens = page.entry.estimate.tokens_per_s_per_device * page.entry.estimate.step_time_s * page.entry.estimate.stages.reduce((sum, stage) => sum + stage.devices, 0);
+  return { time, memory, devices, cost: cost ?? null, rate: tokens / (time * devices), fits };
+}
+
+function markOf(one, kept, axes, page) {
+  const can = isReachable(one, page);
+  const facts = [...new Set([QUANTITIES[0], QUANTITIES[1], ...axes])].filter(({ key }, at, all) => all.findIndex((other) => other.key === key) === at);
+  const told = facts.map(({ name, key, show }) => [name.toLowerCase(), show(one[key])]);
+  const word = WORD[one.fits] ?? one.fits;
+  return {
+    kept: kept.has(one), own: one.own, colour: TONE[one.fits], size: one.kind === "answer" || one.own ? 6 : 4.5, act: can ? () => go(one, page) : null,
+    label: `${one.title}: ${told.map(([, value]) => value).join(", ")}, ${word}`, card: [one.title, ...told, ["", word], ["from", one.kind]],
+  };
 }
 
 // Settings of a plan that its one line says: a degree it does not name is 1.
@@ -92,44 +144,11 @@ function settings(root, points, page, onKept) {
     card: ({ one }) => [one.title, ["step", seconds(one.time)], ["memory", gib(one.memory)], ["", WORD[one.fits] ?? one.fits], ["from", one.kind]] });
 }
 
+const isReachable = (one, page) => one.at !== undefined || Boolean(page.live && (one.changes || one.title.includes("mbs")));
+
 function go(one, page) {
   if (one.at !== undefined) page.choose(one.at);
-  else if (page.live && one.title.includes("mbs")) page.apply({ row: one.title });
-}
-
-function scatter(points, kept, capacity, page) {
-  const [width, height, left, bottom] = [480, 360, 44, 40];
-  // Far away points, of plans that nobody would take, would press the others into a corner: they stand at the edge.
-  const farthest = Math.min(Math.max(...points.map((one) => one.time)), 1.6 * points[0].time);
-  const least = Math.min(...points.map((one) => one.time));
-  const span = Math.max(farthest - least, 0.02 * least);
-  const [x0, x1] = [least - 0.06 * span, farthest + 0.06 * span];
-  const y1 = 1.06 * Math.min(Math.max(capacity, ...points.map((one) => one.memory)), 1.8 * capacity);
-  const x = (time) => left + ((Math.min(time, x1) - x0) / (x1 - x0)) * (width - left - 14);
-  const y = (memory) => height - bottom - (Math.min(memory, y1) / y1) * (height - bottom - 14);
-  const gibs = ticks(y1 / 2 ** 30, 6).map((tick) => tick * 2 ** 30);
-  const step = ticks(x1 - x0, 5)[1] ?? x1 - x0;
-  const times = Array.from({ length: 8 }, (_, at) => (Math.ceil(x0 / step) + at) * step).filter((time) => time <= x1);
-  const unit = x1 >= 1 ? [1, "s"] : [1e-3, "ms"];
-  const axis = svg("g", { class: "axis", "aria-hidden": "true" },
-    ...gibs.map((tick) => [svg("line", { x1: left, x2: width, y1: y(tick), y2: y(tick) }), svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, significant(tick / 2 ** 30))]),
-    ...times.map((tick) => svg("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, significant(tick / unit[0]))),
-    svg("text", { x: width, y: height - 4, "text-anchor": "end" }, `step, ${unit[1]}`), svg("text", { x: 0, y: 10 }, "GiB"));
-  const limit = svg("g", { "aria-hidden": "true" }, svg("line", { x1: left, x2: width, y1: y(capacity), y2: y(capacity), stroke: "var(--bad)", "stroke-dasharray": "5 4" }),
-    svg("text", { x: width, y: y(capacity) - 5, "text-anchor": "end", class: "muted" }, `device ${gib(capacity)}`));
-  const quickest = points.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time);
-  const ordered = quickest.filter((one, at) => one.time <= x1 && quickest.slice(0, at).every((other) => other.memory > one.memory));
-  const front = ordered.length > 1 ? svg("polyline", { points: ordered.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 1.5, opacity: 0.7 }) : null;
-  const marks = [...points].reverse().map((one) => {
-    const can = one.at !== undefined || (page.live && one.title.includes("mbs"));
-    const mark = svg("g", {
-      tabindex: "0", role: can ? "button" : "img", "aria-label": `${one.title}: ${seconds(one.time)}, ${gib(one.memory)}, ${WORD[one.fits] ?? one.fits}`, opacity: kept.has(one) ? 1 : 0.18,
-      style: { cursor: can ? "pointer" : "default" }, onclick: () => go(one, page), onkeydown: (event) => { if (event.key === "Enter") go(one, page); },
-    }, one.own ? svg("circle", { cx: x(one.time), cy: y(one.memory), r: 10, fill: "none", stroke: "var(--accent)", "stroke-width": 2.5 }) : null,
-    svg("circle", { cx: x(one.time), cy: y(one.memory), r: one.kind === "answer" || one.own ? 6 : 4.5, fill: TONE[one.fits], stroke: "var(--raised)", "stroke-width": 1 }));
-    return explains(mark, [one.title, ["step", seconds(one.time)], ["memory", gib(one.memory)], ["", WORD[one.fits] ?? one.fits], ["from", one.kind]]);
-  });
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "drawing", role: "group", "aria-label": "Plans by step time and memory" }, axis, limit, front, ...marks);
+  else if (isReachable(one, page)) page.apply(one.changes ?? { row: one.title });
 }
 
 // What the search looked at: counts of plans, and what excluded the others.

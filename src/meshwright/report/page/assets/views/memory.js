@@ -131,7 +131,7 @@ function legend(stages) {
 
 function chips(repairs, page) {
   return html("ul", { class: "chips" }, ...repairs.map((repair) => {
-    const inner = [html("b", {}, repair.change), " ", html("span", {}, `${seconds(repair.step_time_s)} (${signedPercent(repair.slower)}), ${ofCapacity(repair.peak_memory_bytes, repair.capacity_bytes)}${repair.changes_training ? ", changes the training" : ""}`)];
+    const inner = [html("b", {}, repair.change.replaceAll(" -> ", " → ")), " ", html("span", {}, `${seconds(repair.step_time_s)} (${signedPercent(repair.slower)}), ${ofCapacity(repair.peak_memory_bytes, repair.capacity_bytes)}${repair.changes_training ? ", changes the training" : ""}`)];
     return html("li", {}, page.live && repair.changes
       ? html("button", { type: "button", class: "chip", onclick: () => page.apply(repair.changes) }, ...inner)
       : html("span", { class: "chip", title: repair.name }, ...inner));

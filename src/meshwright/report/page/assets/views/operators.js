@@ -46,9 +46,9 @@ function fill(root, group, page) {
     html("p", { class: "muted" }, `${seconds(above)} of a step are above what ${group.device} could do at its peak and at the full bandwidth of its memory.${
       streams.length ? ` Operators that only stream reach ${percent(weighted(streams))} of the bandwidth.` : ""}`));
   page.table(root, [
-    { name: "Operator", key: "name" }, { name: "Recompute module", key: "module", show: (name) => (name ? html("code", {}, name) : "–") }, { name: "Phase", key: "phase" },
+    { name: "Operator", key: "name" }, { name: "Module", key: "module", show: (name) => (name ? html("code", {}, name) : "–") }, { name: "Phase", key: "phase" },
     { name: "Time", key: "seconds", show: seconds, number: true }, { name: "Of step", key: "share", show: percent, number: true },
-    { name: "Above speed of light", key: "above_s", show: seconds, number: true }, { name: "Speed of light", key: "reached", show: percent, number: true },
+    { name: "Speed of light", key: "reached", show: percent, number: true }, { name: "Time above it", key: "above_s", show: seconds, number: true },
     { name: "Bound by", key: "bound" }, { name: "Basis", key: "basis" },
   ], group.operators.map((row) => ({ ...row, reached: row.light_s / row.seconds, bound: bound(group, row) })), { title: `Operators on ${group.device}`, folded: false });
   if (group.messages.length) {
@@ -70,7 +70,10 @@ const bound = (group, row) => (!row.flop || row.flop / row.bytes < row.peak_flop
 function logarithmic(low, high, from, to) {
   const [a, b] = [Math.log10(low), Math.log10(high)];
   const at = (value) => from + ((Math.log10(value) - a) / (b - a)) * (to - from);
-  at.ticks = Array.from({ length: Math.floor(b) - Math.ceil(a) + 1 }, (_, step) => 10 ** (Math.ceil(a) + step));
+  const powers = Array.from({ length: Math.floor(b) - Math.floor(a) + 1 }, (_, step) => 10 ** (Math.floor(a) + step));
+  // Three places to read from, at least.
+  const digits = powers.filter((power) => power >= low).length < 3 ? [1, 2, 5] : [1];
+  at.ticks = powers.flatMap((power) => digits.map((digit) => digit * power)).filter((tick) => tick >= low && tick <= high);
   return at;
 }
 

@@ -75,7 +75,8 @@ function memoryOf(page) {
 }
 
 function plans(page) {
-  const root = html("section", {}, html("h2", {}, "Plans found"));
+  const named = page.unanswered ? "Nearest plans" : "Plans found";
+  const root = html("section", {}, html("h2", {}, named));
   const rows = page.document.plans.map((plan, at) => {
     const full = Math.max(...plan.estimate.stages.map((stage) => stage.peak_memory_bytes / stage.capacity_bytes));
     const [name, worst] = Object.entries(plan.estimate.breakdown_s).filter(([key]) => key !== "compute").reduce((a, b) => (b[1] > a[1] ? b : a));
@@ -85,7 +86,7 @@ function plans(page) {
     { name: "Plan", key: "title", show: (title) => dotted(title) }, { name: "Step", key: "step", show: seconds, number: true },
     { name: "MFU", key: "mfu", show: (value) => (value === null ? "–" : percent(value)), number: true },
     { name: "Memory", key: "memory", show: percent, number: true }, { name: "Largest loss", key: "limit" },
-  ], rows, { title: "Plans found", folded: false, pick: (row) => page.choose(row.at) });
+  ], rows, { title: named, folded: false, pick: (row) => page.choose(row.at) });
   return root;
 }
 

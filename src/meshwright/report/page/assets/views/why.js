@@ -21,7 +21,7 @@ export const view = {
 const arrows = (text) => text.split(/ (?=\()/).map((part, at) => [at ? " " : "", html("span", { class: "whole" }, part.replaceAll(" -> ", " → "))]);
 
 // A change of the stages on one group, or of all stages, as a what-if takes it: `H100: tp 1 -> 2`.
-function settingOf(change) {
+export function settingOf(change) {
   const [, name, value] = /^((?:\S+: )?\w+) \S+ -> (\S+)$/.exec(change) ?? [];
   return name && (name.includes(": ") || name === "mbs") ? { [name]: Number(value) || value } : null;
 }

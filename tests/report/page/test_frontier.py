@@ -1,0 +1,50 @@
+"""The frontier: axes to choose, the front over them, and plans one change away that a click shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from meshwright import plan, report
+from tests.report.page.chromium import chromium
+from tests.report.page.sources import served, source
+
+POINTS = """() => [...document.querySelectorAll('#view svg[aria-label^="Plans by"]:not(.parallel) g[aria-label]')]
+  .map((one) => one.getAttribute('aria-label'))"""
+
+
+def test_axes_are_chosen_and_kept_in_the_address(tmp_path: Path) -> None:
+    answer = plan("llama-3-8b", gpus="8xH100", top=3, price=2.0, pareto=True)
+    file = tmp_path / "plan.html"
+    report(answer, output=file)
+    with chromium() as shown:
+        shown.open(file, "frontier")
+        before = shown.evaluate(POINTS)
+        assert shown.page.locator("#view polyline.front").count() == 1
+        shown.page.select_option("#frontier-y", "cost")
+        shown.page.select_option("#frontier-x", "rate")
+        drawing = shown.page.locator("#view svg[aria-label='Plans by tokens/s per GPU and cost of a step']")
+        assert drawing.count() == 1
+        after = shown.evaluate(POINTS)
+        assert 2 < len(after) <= len(before)
+        assert all("USD" in one for one in after)
+        assert "frontier.x=rate" in shown.page.url
+        table = shown.page.locator("#view th", has_text="Cost of a step")
+        assert table.count() == 1
+        shown.page.select_option("#frontier-y", "energy")
+        assert "plans are not drawn" in shown.page.inner_text("#view")
+        shown.page.reload()
+        shown.page.wait_for_selector("html[data-drawn]", state="attached")
+        assert shown.page.locator("#frontier-x").input_value() == "rate"
+        assert shown.serious() == []
+        assert shown.complaints == []
+
+
+def test_a_change_of_stages_is_shown_by_a_click() -> None:
+    with served(source("mixed")) as address, chromium(own=address) as shown:
+        shown.page.goto(f"{address}#view=frontier")
+        change = shown.page.locator("#view .pick", has_text=re.compile(r": tp \d+ → \d+")).first
+        change.click(timeout=120_000)
+        shown.page.locator(".because", has_text="What if").wait_for(timeout=120_000)
+        assert "changes=" in shown.page.url
+        assert shown.complaints == []
