@@ -228,7 +228,9 @@ def accepted(
         refusals = [refuses(where.job(plan, model, workload)) for plan in result.plans]
         good = tuple(plan for plan, problems in zip(result.plans, refusals, strict=True) if not problems)
         if refusals[0] and space.near < math.inf:
-            space = replace(space, near=math.inf)  # near the quickest one that is not refused
+            # Near the quickest one that is not refused, which takes no longer than those found.
+            beat_s = min([beat_s, *(plan.estimate.step_time_s * space.near for plan in good[:1])])
+            space = replace(space, near=math.inf)
             continue
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
         plain = plain_instead(space, refusals)

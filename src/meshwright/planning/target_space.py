@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import AXES, recompute_words, selective_words
+from meshwright.search.axes import AXES, WAY_AXES, recompute_words, searched_values, selective_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
@@ -74,6 +74,7 @@ def restricted(
     narrowed.stages(refused)
     if target.has_room_for_twice(plain):
         narrowed.degrees()
+        narrowed.expert_ways()
         narrowed.contexts()
     if plain.pp > 1:
         narrowed.uneven_stages()
@@ -186,6 +187,20 @@ class _Narrowed:
             if problems := self.target.refused_however_sharded(row):
                 self.keep(axis, (1,), _as_searched(problems))
 
+    def expert_ways(self) -> None:
+        """Leave out ways of tokens to experts, and what runs beside them, that are refused for what they are."""
+        if not self.target.model.is_moe or self.pins.get("ep") == (1,):
+            return
+        searched = dict(zip(WAY_AXES, searched_values(), strict=True))
+        for axis, field in (("dispatcher", "expert.dispatcher"), ("ep_overlap", "expert.overlap")):
+            every = self.pins.get(axis) or searched[axis]
+            if len(every) == 1:
+                continue
+            rows = {way: replace(self.plain, ep=2, **{axis: way}) for way in every}  # type: ignore[arg-type]
+            found = {way: self.target.refused_however_sharded(row) for way, row in rows.items()}
+            refused = {way: p for way, p in found.items() if p and all(problem.field == field for problem in p)}
+            self.leave_out(axis, every, refused)
+
     def contexts(self) -> None:
         """Leave out kinds of context parallelism that are refused, or all of it."""
         plain = AXES["cp_kind"].neutral
@@ -250,7 +265,11 @@ class _Narrowed:
         """Leave out ways to recompute that are refused, and look for another selective one."""
 
         def refused(word: object) -> set[Problem]:
-            return self.refused(**recompute_fields(str(word))) if word != "block" else set()
+            """Of blocks, how many layers one has says nothing of whether there are any."""
+            if word != "block":
+                return self.refused(**recompute_fields(str(word)))
+            problems = self.refused(recompute="block", recompute_layers=1)
+            return {problem for problem in problems if problem.field == "block"}
 
         model, workload = self.target.model, self.target.workload
         every = self.pins.get("recompute") or recompute_words(model, workload)
