@@ -10,7 +10,6 @@ import pytest
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
-from meshwright.library.models import resolve
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
@@ -118,12 +117,3 @@ def test_optimizers_that_take_no_sharded_tensors_are_refused(optimizer: str) -> 
     sharded, whole = (plan_question(line, fields).job for line in ("dp8.fsdp", "dp8.z0"))
     assert [one.field for one in TARGETS["accelerate"].refused(sharded)] == ["optimizer"]
     assert not TARGETS["accelerate"].refused(whole)
-
-
-@pytest.mark.parametrize(
-    ("model", "named"),
-    [("qwen3-30b-a3b", "q_proj,k_proj,v_proj,o_proj"), ("llama-3.1-8b", ""), ("deepseek-v2-lite", "")],
-)
-def test_programs_that_look_for_linear_modules_find_none_in_experts(model: str, named: str) -> None:
-    assert {TARGETS[name].adapters(resolve(model)) for name in ("llamafactory", "axolotl")} == {named}
-    assert TARGETS["accelerate"].adapters(resolve(model)) == ""

@@ -142,9 +142,9 @@ class LayerPricing(MixingPricing):
             Product(m, local.n, local.k, local.groups, written, quantised),
             Product(m, local.k, local.n, local.groups, written, quantised),
         ]
-        if op.trained:
-            # Gradients of weights are added to what is there: read and written.
-            accumulated = 2 * self.precision.bytes_of("gradients")
+        if op.trained or op.merged:
+            # Gradients of weights are added to what is there: read and written; those of a sum with an adapter are new.
+            accumulated = 2 * self.precision.bytes_of("gradients") if op.trained else written
             found.append(Product(local.k, local.n, m, local.groups, accumulated, quantised))
         return found
 
@@ -170,12 +170,16 @@ class LayerPricing(MixingPricing):
             forward = forward + local.parameters * ahead / bandwidth
             input_gradient = input_gradient + local.parameters * back / bandwidth
             self.transient = np.maximum(self.transient, self.zero + local.parameters * copy)
-        weight_gradient = self._weight_gradient(local, tiles * seconds[2]) if op.trained else self.zero
+        weight_gradient = self.zero
+        if op.trained:
+            weight_gradient = self._weight_gradient(local, tiles * seconds[2])
+        elif op.merged:
+            weight_gradient = tiles * seconds[2] / mixing.layout_share("weight_gradient", local.groups)
         if local.expert and self.hardware.software.launches_experts:
             # Kernels of experts one after the other: each starts by itself, as timed alone in microbenchmarks of B200.
             starts = (self.zero + local.groups - 1.0) * self.hardware.efficiency.launch_s
             forward, input_gradient = forward + starts, input_gradient + starts
-            weight_gradient = weight_gradient + starts if op.trained else self.zero
+            weight_gradient = weight_gradient + starts if op.trained or op.merged else self.zero
         self.add(module, forward, input_gradient, weight_gradient, self._issued(op, local, quantised=quantised))
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
@@ -288,7 +292,9 @@ class LayerPricing(MixingPricing):
             return
         any_order = self.hardware.any_operand_order
         cached = self.precision.cached_bytes(any_order=any_order) if self.quantised else 0.0
-        each = self.rest_bytes + cached if op.stored is None else STORED_BYTES[op.stored]
+        # What is cast to fp32 beside weights in few bits are embeddings, norms and heads, not experts.
+        rest = min(self.rest_bytes, self.activation_bytes) if op.experts else self.rest_bytes
+        each = rest + cached if op.stored is None else STORED_BYTES[op.stored]
         if local.expert:
             self.frozen_experts = self.frozen_experts + local.parameters * each
         else:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from meshwright.specs.operators import Linear, Op
-from meshwright.specs.tuning import ALL_LINEAR
+from meshwright.specs.operators import LayerWork, Linear, Op, Vector, whole_product
+from meshwright.specs.tuning import ALL_LINEAR, Lora
 
 Units = tuple[tuple[int, int], ...]
 
@@ -16,17 +16,11 @@ _UP = ("linear_fc1", "fc1", "c_fc", "dense_h_to_4h", "wi", "w1", "lin1")
 NAMES: dict[str, tuple[str, ...]] = {
     "qkv": ("linear_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj"),
     "attention out": ("o_proj", "linear_proj", "out_proj", "dense", "c_proj", "wo", "attn_out"),
-    "latent down": (
-        "q_a_proj",
-        "kv_a_proj_with_mqa",
-        "linear_q_down_proj",
-        "linear_kv_down_proj",
-    ),
-    "query up": ("q_b_proj", "q_proj", "linear_q_up_proj"),
+    "query up": ("q_b_proj", "linear_q_up_proj"),
+    "latent queries": ("q_proj", "linear_q_proj"),
     "key-value up": ("kv_b_proj", "linear_kv_up_proj"),
     "keys and values absorbed": ("kv_b_proj", "linear_kv_up_proj"),
     "index queries": ("wq_b", "indexer_wq_b"),
-    "index keys and weights": ("wk", "weights_proj"),
     "queries": ("q_proj", "q", "query"),
     "queries, keys and values": ("qkv_proj", "in_proj_qkv"),
     "queries, keys, values and gate": ("in_proj_qkvz", "qkv_proj"),
@@ -35,12 +29,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     "low ranks": ("f_a_proj", "g_a_proj"),
     "decays and gate": ("f_b_proj", "g_b_proj"),
     "delta out": ("o_proj", "out_proj"),
-    "delta-net out": ("out_proj", "o_proj"),
+    "delta-net out": ("out_proj",),
     "mamba in": ("in_proj",),
     "mamba out": ("out_proj",),
     "selection": ("x_proj",),
     "steps": ("dt_proj",),
     "router": ("router", "gate"),
+    "shared expert gate": ("shared_expert_gate",),
     "mlp per-layer projection": ("per_layer_model_projection",),
     "mlp per-layer gate": ("per_layer_input_gate",),
     "mlp per-layer out": ("per_layer_projection",),
@@ -48,6 +43,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "residual low rank out": ("linear_right",),
 }
 """Names of a whole operator, those most used first."""
+_ALONE = {
+    "latent down": (("q_a_proj", "linear_q_down_proj"), ("kv_a_proj_with_mqa", "linear_kv_down_proj")),
+    "index keys and weights": (("wk",), ("weights_proj",)),
+}
+"""Names of products that classes have apart, and kernels take together; queries may have none of their own."""
+_APART = {
+    "queries, keys, values and gate": ("in_proj_qkv", "in_proj_z"),
+    "rates and decays": ("in_proj_b", "in_proj_a"),
+}
+"""Names of both products of an operator that some classes have in one."""
 _DOWN = ("down_proj", "linear_fc2", "fc2", "dense_4h_to_h", "c_proj", "w2", "ff_out", "lin2")
 _GATED = (("gate_proj", "w1"), ("up_proj", "w3"))
 _FUSED_UP = ("linear_fc1", "gate_up_proj", "dense_h_to_4h", "w12", "Wi")
@@ -64,12 +69,37 @@ class Module:
     """Whether model classes have it as a product of its own; False for a name of several together."""
 
 
+def product_of(op: Op) -> Linear | None:
+    """An operator as a product that adapters may stand beside: itself, or the gate of shared experts, whose scalar
+    product is priced with the choice of experts; None for others."""
+    if isinstance(op, Vector) and op.name == "top-k" and op.parameters:
+        return whole_product("shared expert gate", op.parameters, 1, module=op.module)
+    return op if isinstance(op, Linear) else None
+
+
+def products_of(work: LayerWork) -> Iterator[Linear]:
+    """Products of a layer that adapters may stand beside.
+
+    Args:
+        work: the layer.
+    """
+    yield from (product for op in work.ops if (product := product_of(op)) is not None)
+
+
 def modules_of(op: Linear) -> tuple[Module, ...]:
     """The modules of an operator.
 
     Args:
         op: of a layer.
     """
+    if op.name in _ALONE:
+        names = _ALONE[op.name][-len(op.outputs) :] if op.name == "latent down" else _ALONE[op.name]
+        return tuple(Module(own, (units,)) for own, units in zip(names, op.outputs, strict=False))
+    if op.name in _APART and len(op.outputs) > 1 + (op.name == "queries, keys, values and gate"):
+        *together, last = op.outputs
+        first, second = _APART[op.name]
+        fused = Module(NAMES[op.name], op.outputs, single=False)
+        return Module((first,), tuple(together)), Module((second,), (last,)), fused
     if op.name == "qkv" and len(op.outputs) > 1:
         # Gates are made with the queries; keys that are values too have no product of their own for these.
         (heads, width), (kv_heads, both), *gates = op.outputs
@@ -116,6 +146,31 @@ def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:
         taken = any(names_module(target, module, part) for target in given)
         if taken and not any(names_module(target, module, part) for target in without):
             yield module
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A module with an adapter."""
+
+    module: Module
+    rank: int
+    on_weight: bool
+    """It is added to the whole weight before each product."""
+
+
+def adapted(op: Linear, lora: Lora) -> Iterator[Adapted]:
+    """The modules of an operator that have adapters.
+
+    Args:
+        op: of a layer.
+        lora: the adapters.
+    """
+    part = part_of(op)
+    for module in targeted(op, lora.targets) if lora.targets else ():
+        yield Adapted(module, lora.rank_of(module.names, part), on_weight=False)
+    for module in modules_of(op):
+        if any(names_module(name, module, part) for name in lora.parameters):
+            yield Adapted(module, lora.rank_of(module.names, part), on_weight=True)
 
 
 def names_module(target: str, module: Module, part: str) -> bool:

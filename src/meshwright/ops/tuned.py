@@ -7,6 +7,8 @@ one. An adapter is two thin products beside a product, and the addition of what 
     beside a row split      A split by rows and its partial sums reduced, B on the rank's own tokens
     beside a whole product  both on the rank's own tokens
     beside experts          as the products of the experts, one pair for each expert
+    on a weight             W + B A is made whole before each product, in 16 bits, and is kept for the backward pass,
+                            which makes its gradient and of that those of A and B (`ParamWrapper` of PEFT 0.21.2)
 
 Source: Hu et al. 2021 (arXiv 2106.09685), section 4; parallel adapters as NVIDIA-NeMo/Megatron-Bridge lays them out.
 """
@@ -16,13 +18,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.ops.modules import Module, part_of, targeted
+from meshwright.ops.modules import Module, adapted, part_of, product_of
 from meshwright.specs.model import TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Op, Region, Split, Vector
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES, LayerTuning, Lora
 
 # W + B A and its norm: B A written, added to W, the sum read. Source: huggingface/peft 0.14, peft/tuners/lora/dora.py.
 _NORM_BYTES = 10.0
+# W read and W + B A written; the gradient of the sum read once for A and once for B, in 16 bits.
+_MERGED_BYTES = 4.0
 
 
 _SPLITS: dict[Split, tuple[Split, Split]] = {
@@ -51,22 +55,25 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
     inputs: dict[str, str] = {}
     for op in work.ops:
         trained = part_of(op) not in tuning.frozen
-        if not isinstance(op, Linear):
-            ops.append(replace(op, trained=False) if isinstance(op, Vector) and not trained else op)
-            continue
-        modules = [] if tuning.lora is None or trained else list(targeted(op, tuning.lora.targets))
-        if trained or modules:
+        product, lora = product_of(op), tuning.lora
+        found = [*adapted(product, lora)] if product is not None and lora is not None and not trained else []
+        merged = any(one.on_weight for one in found)
+        if isinstance(op, Linear):
             # An input kept for adapters alone is kept as they read it, in the format of activations; where they drop
             # some of it, what is left is kept instead.
-            drops = tuning.lora is not None and tuning.lora.dropout > 0
-            if trained or not drops:
+            drops = lora is not None and lora.dropout > 0 and not merged
+            if trained or (found and not drops):
                 inputs[op.name] = "input" if trained else "activation"
-        ops.append(op if trained else _frozen(op, tuning, dora=bool(modules)))
-        for module in modules:
-            assert tuning.lora is not None
-            beside, own = _adapter(op, module, tuning.lora)
+            ops.append(op if trained else _frozen(op, tuning, dora=bool(found) and not merged, merged=merged))
+        else:
+            ops.append(replace(op, trained=False) if isinstance(op, Vector) and not trained else op)
+        for one in found:
+            assert lora is not None
+            assert product is not None
+            own = replace(lora, rank=one.rank)
+            beside, kept_own = (_on_weight if one.on_weight else _adapter)(product, one.module, own)
             ops += beside
-            kept_beside += own
+            kept_beside += kept_own
     kept: list[Kept] = []
     for one in work.kept:
         roles = {inputs[name] for name in one.weights_of if name in inputs}
@@ -79,13 +86,47 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
     return replace(work, ops=tuple(ops), kept=(*kept, *kept_beside), reached=tuning.reached)
 
 
-def _frozen(op: Linear, tuning: LayerTuning, *, dora: bool) -> Linear:
-    """A product whose weights are not trained; `dora` where it has an adapter."""
-    stored = tuning.base
+def _frozen(op: Linear, tuning: LayerTuning, *, dora: bool, merged: bool) -> Linear:
+    """A product whose weights are not trained; `dora` with an adapter beside it, `merged` with one on its weight."""
+    stored = None if part_of(op) in tuning.skip else tuning.base
     again = 0.0 if stored is None or STORED_BYTES[stored] >= MADE_AGAIN_BYTES else STORED_BYTES[stored]
     again = again + MADE_AGAIN_BYTES if again else 0.0
     norm = _NORM_BYTES if dora and tuning.lora is not None and tuning.lora.dora else 0.0
-    return replace(op, trained=False, stored=stored, forward_weight_bytes=again + norm, backward_weight_bytes=again)
+    summed = _MERGED_BYTES if merged else 0.0
+    return replace(
+        op,
+        trained=False,
+        merged=merged,
+        stored=stored,
+        forward_weight_bytes=again + norm + summed,
+        backward_weight_bytes=again + summed,
+    )
+
+
+def _on_weight(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kept]]:
+    """An adapter that is added to the whole weight: its parameters, and the sum that is kept."""
+    width_in = sum(units * width for units, width in op.inputs)
+    width_out = sum(units * width for units, width in module.outputs)
+    held = Vector(
+        name=f"{op.name} {module.names[0]} adapter",
+        module=op.module,
+        region="sequence",
+        forward_elements=0,
+        backward_elements=0,
+        parameters=lora.rank * (width_in + width_out) * max(1, op.experts),
+        exact=True,
+    )
+    whole = width_in * width_out * max(1, op.experts)
+    freed = (op.module,) if op.module else ()
+    one = Kept(
+        name=f"{op.name} {module.names[0]} sum",
+        elements=whole,
+        role="activation",
+        region="sequence",
+        freed_by=freed,
+        of_experts=True,
+    )
+    return [held], [one]
 
 
 def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kept]]:

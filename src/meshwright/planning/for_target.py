@@ -177,12 +177,17 @@ def software_of(target: Target, base: str | None) -> str:
 
 def _with_adapters(job: JobFields, target: Target) -> JobFields:
     """The question with adapters on the modules that a target has them for, where it names none."""
-    if isinstance(job.lora, bool) or not isinstance(job.lora, (str, int)) or "targets" in str(job.lora):
+    if job.lora is None or isinstance(job.lora, bool):
         return job
-    with suppress(MeshwrightError):  # a model that is wrong is refused where its question is read
-        if modules := target.adapters(resolve_model(job.model)):
-            rank = f"r={job.lora}" if str(job.lora).isdigit() else job.lora
-            return replace(job, lora=f"{rank},targets={modules}")
+    from meshwright.planning.tuned import read_lora  # few questions are of adapters
+
+    with suppress(MeshwrightError):  # what is wrong is refused where its question is read
+        asked, model = read_lora(job.lora), resolve_model(job.model)
+        unnamed = isinstance(job.lora, (str, int)) and "targets" not in str(job.lora)
+        modules = target.adapters(model) if unnamed else ""
+        named = replace(asked, targets=tuple(modules.split(","))) if modules else asked
+        if (made := target.adapted(model, named)) != asked:
+            return replace(job, lora=made)
     return job
 
 

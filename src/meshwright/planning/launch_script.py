@@ -23,7 +23,7 @@ from meshwright.planning.launch_workload import usable
 from meshwright.planning.plan_beside import PlanBeside
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
-from meshwright.planning.tuned import with_targets_there
+from meshwright.planning.tuned import read_lora, with_targets_there
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
@@ -107,6 +107,8 @@ def _with_inputs(
     if own["lora"] is not None and not model.streams:
         own["lora"], absent = with_targets_there(model, own["lora"])
         notes += [f"{model.name} has no {', '.join(absent)}, which adapters are meant for"] if absent else []
+    if own["lora"] is not None:
+        own["lora"] = target.adapted(model, read_lora(own["lora"]))
     own["software"] = flags.workload.get("software", target.software)
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")

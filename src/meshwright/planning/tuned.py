@@ -11,14 +11,17 @@ from meshwright.errors import InputError, Problem, nearest, unknown_name
 from meshwright.fields.kinds import shortened
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import Module, is_pattern, modules_of, names_module, part_of, targeted
+from meshwright.ops.modules import Module, adapted, is_pattern, modules_of, names_module, part_of, products_of, targeted
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
 from meshwright.units import percent
 
 _KEYS = {"r": "rank", "rank": "rank", "targets": "targets", "target_modules": "targets", "base": "base", "dora": "dora",
-         "dropout": "dropout", "layers": "layers", "train": "train", "modules_to_save": "train"}  # fmt: skip
+         "dropout": "dropout", "layers": "layers", "train": "train", "modules_to_save": "train",
+         "target_parameters": "parameters", "parameters": "parameters", "rank_pattern": "ranks",
+         "skip": "skip"}  # fmt: skip
+_LISTS = ("targets", "train", "layers", "parameters", "ranks", "skip")
+"""Fields of several values."""
 _SCALES = ("alpha", "lora_alpha", "rslora", "use_rslora")
 """Settings of PEFT that scale what adapters add, and change neither bytes nor time."""
 _PART_NAMES = {
@@ -153,7 +156,7 @@ def _words(text: str) -> Iterator[tuple[str, Any]]:
         key, equals, value = word.partition("=")
         if equals:
             last = key
-            if _KEYS.get(key) in ("targets", "train", "layers"):
+            if _KEYS.get(key) in _LISTS:
                 lists.setdefault(key, []).extend(value.split("+"))
             else:
                 yield key, value
@@ -194,11 +197,23 @@ def _value(name: str, value: Any) -> Any:
         if value not in (True, False, "true", "false", "1", "0", ""):
             raise ValueError("must be true or false")
         return value in (True, "true", "1", "")
+    if isinstance(value, Mapping):
+        value = [f"{module}:{rank}" for module, rank in value.items()]
     entries = [value] if isinstance(value, str) else list(value)
     if name == "layers":
         return tuple(_range(entry) for entry in entries)
+    if name == "ranks":
+        return tuple(_module_rank(str(entry)) for entry in entries if entry)
     named = tuple(str(entry) for entry in entries if entry)
-    return tuple(_part(entry) for entry in named) if name == "train" else named
+    return tuple(_part(entry) for entry in named) if name in ("train", "skip") else named
+
+
+def _module_rank(entry: str) -> tuple[str, int]:
+    """A module and its rank of `experts.gate_up_proj:32`."""
+    name, _, rank = entry.rpartition(":")
+    if not name or not re.fullmatch(r"[1-9]\d{0,8}", rank):
+        raise ValueError("must be a module and its rank, such as down_proj:32")
+    return name, int(rank)
 
 
 def _range(entry: object) -> tuple[int, int]:
@@ -250,15 +265,12 @@ def read_freeze(patterns: Iterable[str]) -> tuple[Frozen, ...]:
 def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     """Targets that match nothing, a rank no module has room for, layers and parts that are not there."""
     products = {
-        op.name: op
-        for kind in replace(model, tuning=None).kinds()
-        for op in work_of(model, kind, "flash").ops
-        if isinstance(op, Linear)
+        op.name: op for kind in replace(model, tuning=None).kinds() for op in products_of(work_of(model, kind, "flash"))
     }
     modules = [(module, part_of(op)) for op in products.values() for module in modules_of(op)]
     names = {name for module, _ in modules for name in module.names}
     some = any(True for op in products.values() for _ in targeted(op, lora.targets))
-    for target in lora.targets:
+    for target in (*lora.targets, *lora.parameters):
         # One of several patterns may find nothing, such as that of experts in a dense model.
         if target != ALL_LINEAR and not (is_pattern(target) and some) and not _matches_one(target, modules):
             close = nearest(target, (*sorted(names), ALL_LINEAR))
@@ -267,9 +279,9 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
             what = f"LoRA target {target!r} matches no module of {model.name}"
             yield Problem(what=what, why="an adapter is attached to a matrix product of a layer", fix=fix, field="lora")
     widths = [
-        (min(sum(u * w for u, w in op.inputs), sum(u * w for u, w in module.outputs)), module.names[0])
+        (min(sum(u * w for u, w in op.inputs), sum(u * w for u, w in one.module.outputs)), one.module.names[0])
         for op in products.values()
-        for module in targeted(op, lora.targets)
+        for one in adapted(op, lora)
     ]
     if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
         what = f"{model.name} has no matrix product to attach an adapter to"
@@ -373,8 +385,13 @@ def trained_text(model: ModelSpec) -> str:
         return f"{', '.join(names)} frozen: {trained_counts(model)}"
     kind = "DoRA" if lora.dora else "LoRA"
     kind = f"Q{kind}" if lora.base and STORED_BYTES[lora.base] < 1 else kind
-    stored = f", products of the layers stored as {lora.base}" if lora.base else ""
+    without = f" but {' and '.join(lora.skip)}" if lora.skip else ""
+    stored = f", products of the layers{without} stored as {lora.base}" if lora.base else ""
     besides = f"; {', '.join(lora.train)} trained besides" if lora.train else ""
     where = ", ".join(f"{first}-{last}" for first, last in lora.layers)
     limited = f" of layers {where}" if where else ""
-    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {trained_counts(model)}{stored}{besides}"
+    ranks = dict(lora.ranks)
+    whole = [f"{name} (rank {ranks[name]})" if name in ranks else name for name in lora.parameters]
+    beside = f"{', '.join(lora.targets)}{' and ' if lora.targets and whole else ''}"
+    named = f"{beside}the parameters {', '.join(whole)}" if whole else beside
+    return f"{kind} of rank {lora.rank} on {named}{limited}: {trained_counts(model)}{stored}{besides}"

@@ -69,6 +69,9 @@ class Linear:
     """Bytes moved per weight before a forward product, to make a stored weight again for example."""
     backward_weight_bytes: float = 0.0
     """Likewise before a product of the backward pass."""
+    merged: bool = False
+    """Its frozen weights are added to those of an adapter before each product, so that they have a gradient, too, of
+    which the adapter's is made."""
     tokens: StreamTokens | None = None
     """Those it works on, None for the layer's own: keys and values of cross attention are made of another stream."""
 
@@ -214,6 +217,8 @@ class Kept:
     """Whose keys those are, None for those of the sequence itself."""
     tokens: StreamTokens | None = None
     """Whose tokens it is kept for, None for the layer's own."""
+    of_experts: bool = False
+    """Is of the experts' weights: `elements` are those of all experts, whatever the tokens."""
 
 
 Units = tuple[tuple[int, int], ...]

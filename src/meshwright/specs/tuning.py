@@ -65,18 +65,40 @@ class Lora:
     """First and last layers that have adapters; empty for all."""
     train: tuple[str, ...] = ()
     """Parts of the model trained besides, in `PARTS`."""
+    parameters: tuple[str, ...] = ()
+    """Modules whose adapter is added to the whole weight before each product, as PEFT has it of parameters that are no
+    modules (`target_parameters`): experts of a layer together, a router."""
+    ranks: tuple[tuple[str, int], ...] = ()
+    """Modules of another rank, and that rank (`rank_pattern`)."""
+    skip: tuple[str, ...] = ()
+    """Parts in `PARTS` whose products keep the format of trained weights whatever `base` says."""
 
     def __post_init__(self) -> None:
         check = Check("LoRA")
         check.whole("rank", self.rank)
-        check.that(bool(self.targets), "targets", self.targets, "names no module", "use all-linear")
+        for name, rank in self.ranks:
+            check.whole(f"rank of {name}", rank)
+        named = bool(self.targets or self.parameters)
+        check.that(named, "targets", self.targets, "names no module", "use all-linear")
         if self.base is not None:
             check.one_of("base", self.base, tuple(STORED_BYTES))
         if check.positive("dropout", self.dropout, zero=True):
             check.that(self.dropout < 1, "dropout", self.dropout, "is a share below 1")
         for part in self.train:
             check.one_of("train", part, (*PARTS, *WHOLES))
+        for part in self.skip:
+            check.one_of("skip", part, PARTS)
         check.done()
+
+    def rank_of(self, names: tuple[str, ...], part: str) -> int:
+        """Rank of the adapter of a module.
+
+        Args:
+            names: of the module.
+            part: of the layer that it belongs to.
+        """
+        own = {name: rank for name, rank in self.ranks if name.rpartition(".")[0] in ("", part)}
+        return next((rank for name, rank in own.items() if name.rpartition(".")[2] in names), self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +179,7 @@ class Tuning:
             return None
         here = not tower and (not spans or any(first <= layer <= last for first, last in spans))
         frozen = tuple(part for part in inside if part not in lora.train)
-        return LayerTuning(frozen=frozen, lora=lora if here else None, base=lora.base)
+        return LayerTuning(frozen=frozen, lora=lora if here else None, base=lora.base, skip=lora.skip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,5 +191,7 @@ class LayerTuning:
     lora: Lora | None = None
     base: str | None = None
     """Format of its frozen products."""
+    skip: tuple[str, ...] = ()
+    """Parts whose products are stored as trained ones are, whatever `base` says."""
     reached: bool = True
     """Whether gradients flow into it: no layer below the first trained parameter has a backward pass."""

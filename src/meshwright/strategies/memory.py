@@ -82,9 +82,13 @@ def tensor_bytes(
         "mask": 1.0,
         "fp32": 4.0,
     }
+    weights = 0.0
     for kept in tensors:
         size = sizes[kept.role]
         keys = 1.0
+        if kept.of_experts:
+            weights += kept.elements * size
+            continue
         if kept.per_key:
             own = kept.keys or work.tokens
             keys = float(columns.seq_len) if own is None else kept.keys.count if kept.keys else float(own.length)
@@ -93,4 +97,4 @@ def tensor_bytes(
     total = np.zeros(columns.rows)
     for (region, tokens, keys), size in per_region.items():
         total = total + region_scale(region, columns.at(tokens), work.top_k) * (size * keys)
-    return total
+    return total + weights / (columns.ep * columns.etp) if weights else total

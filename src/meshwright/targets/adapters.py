@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
-from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
@@ -38,25 +37,41 @@ _FOUR_BITS = {
 _STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
 
 
-def usual_modules(model: ModelSpec) -> str:
-    """Modules with adapters where nobody names them: attention alone where every MLP is experts; empty for all linear.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByPeft:
+    """How a program has PEFT put adapters on a model."""
 
-    Of programs that look for linear modules themselves: experts of a layer are tensors there, and no modules.
+    listed: bool = False
+    """It looks for linear modules itself and gives PEFT their names: find_all_linear_modules of llamafactory 0.9.5,
+    find_all_linear_names of axolotl 0.19.0 (2026-11)."""
+    stores_experts: bool = False
+    """It stores experts in few bits, too: `quantize_moe_experts` of axolotl."""
 
-    Source: find_all_linear_modules of llamafactory 0.9.5, find_all_linear_names of axolotl 0.19.0 (2026-11).
+    def __call__(self, model: ModelSpec, lora: Lora) -> Lora:
+        """The adapters that it makes of those that a question asks for."""
+        from meshwright.targets.peft_experts import as_made  # few questions are of adapters
+
+        return as_made(model, lora, listed=self.listed, stores_experts=self.stores_experts)
+
+
+BY_PEFT = ByPeft()
+
+
+def untrainable_by_peft(plan: Plan, makes: ByPeft = BY_PEFT) -> Iterator[Problem]:
+    """What PEFT does not do of the tuning of a plan.
+
+    Args:
+        plan: of any model.
+        makes: the adapters that the program makes where it is asked for some.
     """
-    text = [kind for kind in model.kinds() if not kind.stream]
-    plain = all(isinstance(kind.attention, Attention) for kind in text)
-    sparse = all(kind.mlp.routed_experts and not getattr(kind.mlp, "shared_ffn_hidden", 0) for kind in text)
-    return "q_proj,k_proj,v_proj,o_proj" if plain and sparse else ""
-
-
-def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
-    """What PEFT does not do of the tuning of a plan."""
     lora = plan.model.lora
     yield from frozen_parts(plan)
     if lora is None:
         return
+    from meshwright.targets import peft_experts
+
+    yield from peft_experts.problems(plan.model, makes)
+    named = peft_experts.as_given(plan.model, lora)
     if lora.base == "fp32":
         if plan.strategy.data.family != "fsdp":
             why = "products under autocast keep a copy of each weight in 16 bits until backward, which is not priced"
@@ -72,10 +87,10 @@ def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
     if lora.base == "int8" and plan.sharded:
         why, fix = "weights of bitsandbytes in int8 are not sharded over data ranks", "use base=nf4, or z2"
         yield Problem(what="plan: frozen weights in int8 are sharded", why=why, fix=fix, field="tuning")
-    for name in (name for name in lora.targets if re.search(r"[*.]|^-", name)):
+    for name in (name for name in named.targets if re.search(r"[*.]|^-", name)):
         why, fix = "PEFT selects modules by name", "use names such as q_proj, or all-linear"
         yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
-    for name in (name for name in lora.targets if name.startswith("linear_")):
+    for name in (name for name in named.targets if name.startswith("linear_")):
         why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
         yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
     for part in (part for part in lora.train if part not in SAVED):
@@ -108,6 +123,24 @@ def names_in_class(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
+def given(plan: Plan) -> Lora:
+    """The adapters of a plan by the names that PEFT is given for them."""
+    from meshwright.targets.peft_experts import as_given
+
+    assert plan.model.lora is not None
+    return as_given(plan.model, plan.model.lora)
+
+
+def usual_names(plan: Plan) -> tuple[str, ...]:
+    """Names of the modules with adapters, one each, with those that stand for adapters on parameters."""
+    lora = plan.model.lora
+    assert lora is not None
+    found = {module.names[0]: None for op in products(plan) for module in targeted(op, lora.targets)}
+    from meshwright.targets.peft_experts import as_given
+
+    return as_given(plan.model, replace(lora, targets=tuple(found))).targets
+
+
 def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Modules with adapters by the names that a framework has for them, and those that it has none for.
 
@@ -133,13 +166,16 @@ def files(plan: Plan) -> tuple[tuple[str, str], ...]:
     lora = plan.model.lora
     if lora is None:
         return ()
+    named = given(plan)
     keys: Keys = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": lora.rank,
         "lora_alpha": lora.rank,
         "lora_dropout": lora.dropout,
-        "target_modules": ALL_LINEAR if ALL_LINEAR in lora.targets else list(lora.targets),
+        "target_modules": ALL_LINEAR if ALL_LINEAR in named.targets else list(named.targets),
+        "target_parameters": list(named.parameters) or None,
+        "rank_pattern": dict(named.ranks) or None,
         "exclude_modules": seeing.outside_text(plan) or None,
         "use_dora": lora.dora,
         "layers_to_transform": layer_numbers(lora),
@@ -168,6 +204,8 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
         return {}
     targets = own.get("target_modules") or ["q_proj", "v_proj"]
     layers = own.get("layers_to_transform")
+    from meshwright.targets.peft_experts import parameters_of
+
     own.get("exclude_modules")  # of towers, in which no plan has adapters
     said: dict[str, Any] = {
         "r": own.degree("r", 8),
@@ -176,6 +214,8 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
         "dropout": own.get("lora_dropout", 0.0),
         "layers": layer_texts([layers] if isinstance(layers, int) else layers or []),
         "train": own.get("modules_to_save"),
+        "parameters": parameters_of(own.get("target_parameters")),
+        "rank_pattern": own.get("rank_pattern"),
         "base": _base(texts, reader),
     }
     return {"lora": {name: value for name, value in said.items() if value}}

@@ -99,6 +99,8 @@ class Target(ABC):
     """Whose devices it runs on; None for all."""
     adapters: Callable[[ModelSpec], str] = lambda model: ""
     """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
+    adapted: Callable[[ModelSpec, Lora], Lora] = lambda model, lora: lora
+    """Adapters that it makes of a model where a question asks for some."""
 
     @property
     def searched(self) -> str | None:

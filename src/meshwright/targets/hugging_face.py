@@ -124,13 +124,19 @@ def shape_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"model: mtp_layers is {plan.model.mtp_layers}", why=why, fix=fix, field="model.mtp_layers")
 
 
-def trainer_problems(plan: Plan, title: str, seen: frozenset[str] | None = None) -> Iterator[Problem]:
+def trainer_problems(
+    plan: Plan,
+    title: str,
+    seen: frozenset[str] | None = None,
+    makes: adapters.ByPeft = adapters.BY_PEFT,
+) -> Iterator[Problem]:
     """What neither the trainer nor PEFT does of a plan.
 
     Args:
         plan: of any model.
         title: of the program that runs the trainer.
         seen: `model_type` of the models that see which it trains; None for all classes.
+        makes: the adapters that it makes where it is asked for some.
     """
     yield from shape_problems(plan)
     yield from seeing.problems(plan, title, seen)
@@ -143,7 +149,7 @@ def trainer_problems(plan: Plan, title: str, seen: frozenset[str] | None = None)
         )
         why, fix = f"{owner} no sharded tensors of FSDP2", "use adamw, or z2"
         yield Problem(what=f"plan: optimizer is {plan.workload.optimizer}", why=why, fix=fix, field="optimizer")
-    yield from adapters.untrainable_by_peft(plan)
+    yield from adapters.untrainable_by_peft(plan, makes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

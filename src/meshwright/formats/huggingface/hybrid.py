@@ -26,11 +26,12 @@ qwen3_next = Family(
     fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
     sparse=True,
 )
-qwen3_5 = Family(title="Qwen 3.5 and 3.6 dense", defaults={"head_dim": 256, "full_attention_interval": 4}, fixed=_DELTA)
+_APART = {**_DELTA, "delta_apart": True}
+qwen3_5 = Family(title="Qwen 3.5 and 3.6 dense", defaults={"head_dim": 256, "full_attention_interval": 4}, fixed=_APART)
 qwen3_5_moe = Family(
     title="Qwen 3.5 and 3.6 MoE",
     defaults={"head_dim": 256, "full_attention_interval": 4},
-    fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
+    fixed={**_APART, "shared_gate": True, "expert_width_stated": True},
     sparse=True,
 )
 olmo_hybrid = Family(title="OLMo hybrid", fixed={"qk_norm": "all", "linear_kind": "delta-net"}, required=())

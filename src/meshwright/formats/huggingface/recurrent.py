@@ -64,6 +64,7 @@ def read_delta_net(fields: Fields, hidden: int) -> DeltaNet:
         key_dim=fields.whole("linear_key_head_dim"),
         value_dim=fields.whole("linear_value_head_dim"),
         conv_kernel=fields.whole("linear_conv_kernel_dim", default=4),
+        apart=fields.flag("delta_apart", default=False),
     )
 
 

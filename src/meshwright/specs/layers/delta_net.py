@@ -34,6 +34,8 @@ class DeltaNet(ConvolvedMixer):
     conv_kernel: int = 4
     chunk: int = 64
     """Of the kernels of fla-org/flash-linear-attention."""
+    apart: bool = False
+    """The class has products of its own for the gate and for decays (Qwen3.5)."""
 
     def __post_init__(self) -> None:
         check = Check("delta net")
@@ -79,13 +81,11 @@ class DeltaNet(ConvolvedMixer):
     def work(self, context: LayerContext) -> PartWork:
         """Source of what is kept: `chunk_gated_delta_rule` of fla-org/flash-linear-attention, as of 2026-11."""
         hidden, heads = context.hidden, self.heads
+        values = ((heads, self.value_dim),) * 2 if self.apart else ((heads, 2 * self.value_dim),)
+        rates = ((heads, 1),) * 2 if self.apart else ((heads, 2),)
         ops = (
-            column_product(
-                "queries, keys, values and gate",
-                hidden,
-                ((self.key_heads, 2 * self.key_dim), (heads, 2 * self.value_dim)),
-            ),
-            column_product("rates and decays", hidden, ((heads, 2),), gather=0),
+            column_product("queries, keys, values and gate", hidden, ((self.key_heads, 2 * self.key_dim), *values)),
+            column_product("rates and decays", hidden, rates, gather=0),
             convolution(self.channels, self.conv_kernel, more=2 * heads),
             chunked_scan(
                 "delta rule", heads=heads, keys=(1.0, self.key_dim, self.value_dim), chunk=self.chunk, rule="delta"

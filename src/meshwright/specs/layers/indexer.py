@@ -5,7 +5,7 @@ A small product scores every earlier key; a query then attends to the best `top_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.specs.check import Check
 from meshwright.specs.operators import Kept, Op, Scores, norm_pass, whole_product
@@ -54,7 +54,10 @@ class Indexer:
             return []
         return [
             whole_product("index queries", query_in, self.heads * self.dim),
-            whole_product("index keys and weights", hidden, self._key_columns),
+            replace(
+                whole_product("index keys and weights", hidden, self._key_columns),
+                outputs=((1, self.dim), (self.heads, 1)) if self.weighted else ((1, self.dim),),
+            ),
             norm_pass("index norm", (self.heads + 1) * self.dim, parameters=2 * self.dim),
             Scores(
                 name="index scores",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.check import Check
@@ -128,12 +128,15 @@ class LatentAttention(AttentionMixer):
         queries = self.q_rank or 0
         down_out = queries + latent
         query_in = self.q_rank or hidden
+        own = ((1, queries),) if queries else ()
         up = "key-value up" if self.indexer is None else "keys and values absorbed"
         pairs = ((self.heads, self.nope_dim + self.value_dim),)
         ops: list[Op] = [
-            whole_product("latent down", hidden, down_out),
+            replace(whole_product("latent down", hidden, down_out), outputs=(*own, (1, latent))),
             norm_pass("latent norms", queries + self.kv_rank, parameters=self._scales),
-            column_product("query up", query_in, ((self.heads, self.head_dim),), module="mla_up_proj"),
+            column_product(
+                "query up" if own else "latent queries", query_in, ((self.heads, self.head_dim),), module="mla_up_proj"
+            ),
             column_product(up, self.kv_rank, pairs, module="mla_up_proj", gather=latent),
         ]
         width = self.query_width * 2 + self.value_width

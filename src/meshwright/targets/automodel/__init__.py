@@ -274,6 +274,7 @@ TARGET = OneStrategyTarget(
     says=SAYS,
     rules=RULES,
     beyond=_beyond,
+    adapted=peft.keeps_experts,
     write=_files,
     start=_start,
     notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS, *seeing.NOTES),

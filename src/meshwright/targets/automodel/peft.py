@@ -12,6 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.ops.modules import part_of, targeted
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import adapters, seeing
 from meshwright.targets.keys import KeyReader, Keys
@@ -143,6 +144,13 @@ def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
     yield from found
 
 
+def keeps_experts(model: ModelSpec, lora: Lora) -> Lora:
+    """The same adapters, with experts in 16 bits: weights in few bits are modules."""
+    from meshwright.targets import peft_experts
+
+    return peft_experts.keeps_experts(model, lora)
+
+
 def untrainable(plan: Plan) -> Iterator[Problem]:
     """What Automodel does not do of the tuning of a plan."""
     lora = plan.model.lora
@@ -151,6 +159,7 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
         return
     for what, refused, fix in (
         ("adapters stand on some layers", bool(lora.layers), "leave out layers="),
+        ("adapters stand on whole weights", bool(lora.parameters), "leave out target_parameters="),
         ("parts are trained beside adapters", bool(lora.train), "leave out train="),
         (f"frozen weights are stored in {lora.base}", lora.base not in (None, *_STORED), "use base=nf4, or none"),
         ("adapters of experts are DoRA", lora.dora and _of_experts(plan, lora), "leave out dora"),
@@ -158,6 +167,9 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
     ):
         if refused:
             yield Problem(what=f"plan: {what}", why="its peft table has no key for this", fix=fix, field="tuning")
+    from meshwright.targets.peft_experts import stored_otherwise  # few questions are of adapters
+
+    yield from stored_otherwise(plan.model, lora)
 
 
 _STORED = ("nf4", "fp4", "nf4-single", "fp4-single")

@@ -122,6 +122,9 @@ RULES = (
 )
 
 
+_ADAPTED = adapters.ByPeft(listed=True, stores_experts=True)
+
+
 def configuration(plan: Plan) -> Keys:
     """The keys of the YAML."""
     strategy, lora = plan.strategy, plan.model.lora
@@ -154,14 +157,19 @@ def configuration(plan: Plan) -> Keys:
             "fsdp_config.state_dict_type": "SHARDED_STATE_DICT",
         }
     if lora is not None:
-        every = ALL_LINEAR in lora.targets
+        given = adapters.given(plan)
+        stored = adapters.BY_PEFT(plan.model, lora).skip != lora.skip  # but for a key of its own
+        every = ALL_LINEAR in given.targets and not stored
+        named = adapters.usual_names(plan) if ALL_LINEAR in given.targets else given.targets
         flat |= {
             "adapter": "qlora" if lora.base not in (None, "int8") else "lora",
             "lora_r": lora.rank,
             "lora_alpha": lora.rank,
             "lora_dropout": lora.dropout,
             "lora_target_linear": True if every else None,
-            "lora_target_modules": None if every else list(lora.targets),
+            "lora_target_modules": None if every else list(named),
+            "lora_target_parameters": list(given.parameters) or None,
+            "quantize_moe_experts": True if stored else None,
             "peft_use_dora": lora.dora or None,
             "peft_layers_to_transform": adapters.layer_numbers(lora),
             "lora_modules_to_save": [adapters.SAVED[part] for part in lora.train] or None,
@@ -230,7 +238,7 @@ def _start(plan: Plan) -> str:
 
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
-    yield from hugging_face.trainer_problems(plan, TITLE)
+    yield from hugging_face.trainer_problems(plan, TITLE, makes=_ADAPTED)
     lora = plan.model.lora
     if lora is not None and lora.base not in (None, "nf4", "int8"):
         why, fix = "frozen weights in 4 bits are nf4 with double quantisation", "use base=nf4"
@@ -246,7 +254,7 @@ TARGET = OneStrategyTarget(
     beyond=_beyond,
     write=_files,
     start=_start,
-    adapters=adapters.usual_modules,
+    adapted=_ADAPTED,
     read=read,
     notes=seeing.NOTES,
     recognised=recognised,

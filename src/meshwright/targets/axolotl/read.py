@@ -13,6 +13,7 @@ from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import Files, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
+from meshwright.targets.peft_experts import parameters_of
 
 TITLE = "Axolotl"
 CONFIG = "axolotl.yaml"
@@ -101,7 +102,7 @@ def _second(reader: KeyReader) -> bool:
 
 
 _UNREAD = (
-    *("unfrozen_parameters", "lora_target_parameters", "quantize_moe_experts", "gptq", "llmcompressor", "diffusion"),
+    *("unfrozen_parameters", "gptq", "llmcompressor", "diffusion"),
     *("model_quantization_config", "lisa_n_layers", "lisa_step_interval", "use_onebitllms", "rl_beta"),
 )
 """What changes memory or time, and is in no plan."""
@@ -237,5 +238,12 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
         "layers": adapters.layer_texts(layers) if isinstance(layers, list) else None,
         "train": reader.get("lora_modules_to_save"),
         "base": "nf4" if reader.switch("load_in_4bit") else "int8" if reader.switch("load_in_8bit") else None,
+        "parameters": parameters_of(reader.get("lora_target_parameters")),
     }
+    experts = reader.switch("quantize_moe_experts")
+    if experts and (every or not found["base"]):
+        why = "Axolotl stops beside lora_target_linear, and without load_in_4bit or load_in_8bit"
+        reader.refuse("quantize_moe_experts", "true", why, "name lora_target_modules and load_in_4bit")
+    if not experts and found["base"]:
+        found["skip"] = ["experts"]
     return {name: value for name, value in found.items() if value}

@@ -40,6 +40,7 @@ _SEEN = frozenset(
     )
 )
 """Classes that see whose parts it knows to freeze (COMPOSITE_MODELS of model/model_utils/visual.py)."""
+_ADAPTED = adapters.ByPeft(listed=True)
 _RANK, _LENGTH, _BATCH = 8, 2048, 8
 """Defaults of lora_rank, cutoff_len and per_device_train_batch_size."""
 
@@ -64,10 +65,11 @@ def configuration(plan: Plan) -> Keys:
         "output_dir": "out",
     }
     if lora is not None:
+        given = adapters.given(plan).targets
         four = lora.base is not None and lora.base != "int8"
         flat |= {
             "lora_rank": lora.rank,
-            "lora_target": "all" if ALL_LINEAR in lora.targets else ",".join(lora.targets),
+            "lora_target": "all" if ALL_LINEAR in given else ",".join(given),
             "lora_dropout": lora.dropout,
             "use_dora": lora.dora,
             "additional_target": ",".join(adapters.SAVED[part] for part in lora.train) or None,
@@ -110,7 +112,10 @@ def _start(plan: Plan) -> str:
 
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
-    yield from hugging_face.trainer_problems(plan, TITLE, _SEEN)
+    yield from hugging_face.trainer_problems(plan, TITLE, _SEEN, _ADAPTED)
+    if plan.model.lora is not None and adapters.given(plan).parameters:
+        why, fix = f"{TITLE} gives PEFT names of modules alone", "name modules"
+        yield Problem(what="plan: adapters stand on parameters", why=why, fix=fix, field="tuning")
     lora = plan.model.lora
     if lora is not None and lora.layers:
         why, fix = f"{TITLE} puts adapters on all layers", "leave layers out"
@@ -298,7 +303,7 @@ TARGET = OneStrategyTarget(
             when=lambda plan: plan.strategy.offload.tier == "nvme",
         ),
     ),
-    adapters=adapters.usual_modules,
+    adapted=_ADAPTED,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: {**nodes(launch), **by_flags(launch.words), **by_equals(launch.words)},
