@@ -67,6 +67,8 @@ def as_made(model: ModelSpec, lora: Lora, *, listed: bool, stores_experts: bool)
         listed: of a program that looks for linear modules itself and gives PEFT their names.
         stores_experts: of a program that stores experts in few bits, too.
     """
+    if not model.is_moe:
+        return replace(lora, skip=tuple(part for part in lora.skip if part != "experts"))
     made = _made(model, lora, listed=listed)
     return made if stores_experts else keeps_experts(model, made)
 
