@@ -67,11 +67,11 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
             ops.append(op if trained else _frozen(op, tuning, dora=bool(found) and not merged, merged=merged))
         else:
             ops.append(replace(op, trained=False) if isinstance(op, Vector) and not trained else op)
-        for one in found:
+        for with_adapter in found:
             assert lora is not None
             assert product is not None
-            own = replace(lora, rank=one.rank)
-            beside, kept_own = (_on_weight if one.on_weight else _adapter)(product, one.module, own)
+            own, put = replace(lora, rank=with_adapter.rank), _on_weight if with_adapter.on_weight else _adapter
+            beside, kept_own = put(product, with_adapter.module, own)
             ops += beside
             kept_beside += kept_own
     kept: list[Kept] = []

@@ -177,7 +177,7 @@ def software_of(target: Target, base: str | None) -> str:
 
 def _with_adapters(job: JobFields, target: Target) -> JobFields:
     """The question with adapters on the modules that a target has them for, where it names none."""
-    if job.lora is None or isinstance(job.lora, bool):
+    if job.lora is None:
         return job
     from meshwright.planning.tuned import read_lora  # few questions are of adapters
 

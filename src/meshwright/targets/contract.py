@@ -15,6 +15,7 @@ from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import Lora
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
