@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 import meshwright
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.plan_source import plan_question
 from meshwright.report.words.identities import identities
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -43,8 +46,25 @@ def test_without_images_the_text_alone_is_planned_and_it_is_said() -> None:
     found = _inputs(QWEN)
     assert not found.model.streams
     assert found.model.num_layers == 28
-    assert "the vision tower (0.677B parameters) is left out" in _said(found, "images")
+    assert "the vision tower (0.677B parameters) is in memory, frozen; --images puts it to work" in _said(
+        found, "images"
+    )
     assert _inputs(QWEN, images=0).model == found.model
+
+
+def test_a_tower_without_images_lies_in_memory() -> None:
+    found = _inputs(QWEN)
+    assert found.model.idle_parameters == QWEN.parameters - found.model.parameters
+    assert _inputs(QWEN, images=1, image_size="448x448").model.idle_parameters == 0
+
+    def weights_bytes(model: ModelSpec) -> float:
+        one = plan_question("dp8.mbs1.rc-full", JobFields(model=model, gpus="8xH200", lora="r=8")).job
+        stage = estimate_plan(one.plan, one.model, one.cluster, one.workload).fullest
+        return dict(stage.memory_bytes)["weights"]
+
+    alone = replace(found.model, idle_parameters=0)
+    assert weights_bytes(found.model) - weights_bytes(alone) == pytest.approx(2 * found.model.idle_parameters)
+    assert weights_bytes(QWEN) == weights_bytes(found.model)
 
 
 def test_images_are_understood_as_patches_and_tokens_of_the_text() -> None:
@@ -169,7 +189,9 @@ def test_parallelizers_are_not_asked_for_streams() -> None:
 
 
 def test_clips_take_the_place_of_text() -> None:
-    assert "the audio tower (0.642B parameters) is left out, --audio adds it" in _said(_inputs(HEARS), "audio")
+    assert "the audio tower (0.642B parameters) is in memory, frozen; --audio puts it to work" in _said(
+        _inputs(HEARS), "audio"
+    )
     found = _inputs(HEARS, audio=2, audio_seconds=10)
     assert "2 per sample of 10 s, pieces of 1,500 tokens, each clip 250 tokens of the text" in _said(found, "audio")
     audio = found.model.stream("audio")

@@ -181,6 +181,9 @@ def item_costs(
                 workload,
                 brief=brief * workload.training,
             )
+        if item.part == "embedding" and model.idle_parameters:
+            each = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
+            parts["frozen_dense_bytes"][:, number] += model.idle_parameters * each
         if item.part == "mtp":
             # Its loss uses the head's projection, which the stage already holds.
             head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)

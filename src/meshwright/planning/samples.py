@@ -21,8 +21,8 @@ _SIZE = re.compile(r"\s*([0-9]{1,6})\s*(?:[xX×]\s*([0-9]{1,6})\s*)?")
 def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelSpec, list[Assumption]]:
     """A model whose streams have their tokens, and what was assumed.
 
-    Without a number of images the towers are left out: text alone is trained. An encoder's input is as long as the
-    decoder's where nothing else is said.
+    Without a number of images text alone is trained, and towers only lie in memory. An encoder's input is as long as
+    the decoder's where nothing else is said.
 
     Args:
         model: as its config or a plan has it.
@@ -46,8 +46,9 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
         if not names:
             continue
         if count == 0 or (count is None and all(one.sequences is None for one in model.streams if one.name in names)):
-            notes.append(_left_out(model, names, medium))
-            model = _without(model, names)
+            idle = model.parameters - _without(model, names).parameters
+            notes.append(_idle(idle, medium))
+            model = replace(_without(model, names), idle_parameters=model.idle_parameters + idle)
             continue
         model = replace(model, streams=tuple(_with_medium(model, job, names, medium, room)))
         room -= round(sum(_taken(one, model) for one in model.streams if one.name in names))
@@ -265,10 +266,11 @@ def _without(model: ModelSpec, names: set[str]) -> ModelSpec:
     return replace(model, streams=tuple(stream for stream in model.streams if stream.name not in names))
 
 
-def _left_out(model: ModelSpec, names: set[str], medium: _Medium) -> Assumption:
-    """That a tower is not trained, and what is left out."""
-    size = significant((model.parameters - _without(model, names).parameters) / 1e9)
-    value = f"none per sample: the {medium.tower} ({size}B parameters) is left out, --{medium.option} adds it"
+def _idle(parameters: int, medium: _Medium) -> Assumption:
+    """That a tower is held and not used."""
+    size = significant(parameters / 1e9)
+    held = f"the {medium.tower} ({size}B parameters) is in memory, frozen"
+    value = f"none per sample: {held}; --{medium.option} puts it to work"
     return Assumption(name=medium.option, value=value, basis="assumed")
 
 

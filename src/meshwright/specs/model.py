@@ -56,6 +56,9 @@ class ModelSpec(HashedOnce):
     """What the head predicts of a token in place of words: scores or classes; 0 for no head, as of embedding models."""
     head_transform: bool = False
     """A square matrix with bias and a norm before the head's projection (Devlin et al. 2018)."""
+    idle_parameters: int = 0
+    """Of the checkpoint beside these, which no token visits and nothing trains, held where the embedding is: those of
+    a tower without images."""
     source: str = ""
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
@@ -68,7 +71,7 @@ class ModelSpec(HashedOnce):
     def __post_init__(self) -> None:
         check = Check(f"model {self.name}")
         check.all_whole(self, "hidden", "vocab", "max_seq_len")
-        check.all_whole(self, "learned_positions", "mtp_layers", low=0)
+        check.all_whole(self, "learned_positions", "mtp_layers", "idle_parameters", low=0)
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
         deep = f"at most {MOST_LAYERS:,}: every cut between two of them is weighed when stages are balanced"
         check.that(self.num_layers <= MOST_LAYERS, "layers", self.num_layers, deep, "say how many it has")

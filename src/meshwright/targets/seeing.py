@@ -206,7 +206,7 @@ def problems(plan: Plan, title: str, known: frozenset[str] | None = None) -> Ite
 
 NOTES = (
     Note(
-        text="the frozen tower of its class is loaded too, and is not in the plan: --images prices it",
+        text="the tower of its class is loaded too, and frozen: --images trains with images",
         when=lambda plan: sees(plan) and images_of(plan) is None,
     ),
 )

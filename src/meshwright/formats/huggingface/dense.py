@@ -248,9 +248,16 @@ minicpm = Family(
     defaults={"tie_word_embeddings": True},
     required=(),
 )
-glm = Family(title="GLM-4-9B", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False})
+
+
+def _glm(fields: Fields) -> Mapping[str, object]:
+    """Biases of queries, keys and values where nothing is said."""
+    return {"qkv_bias": fields.flag("attention_bias", default=True), "out_bias": False}
+
+
+glm = Family(title="GLM-4-9B", defaults={"head_dim": 128}, rule=_glm)
 glm_ocr = Family(title="GLM-OCR", fixed=_POST_NORMS, required=())
-glm4 = Family(title="GLM-4-0414", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False}, fixed=_POST_NORMS)
+glm4 = Family(title="GLM-4-0414", defaults={"head_dim": 128}, fixed=_POST_NORMS, rule=_glm)
 paddleocr_vl = Family(title="PaddleOCR-VL", defaults={"head_dim": 128, "tie_word_embeddings": True}, required=())
 ernie4_5 = Family(title="ERNIE 4.5", defaults={"head_dim": 128, "tie_word_embeddings": True})
 hunyuan_dense = Family(title="Hunyuan dense", fixed={"qk_norm": "head"})
