@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from meshwright.compiler.cost import is_heavy
 from meshwright.compiler.inline import CHECKPOINTS
 from meshwright.compiler.parted_checkpoints import checkpoints_parted
 from meshwright.compiler.trace import trace_step
+from tests.runtime.one_device import on_one_device
 
 WEIGHTS = {"deep": jax.random.normal(jax.random.key(0), (6, 8, 8)) / 3, "head": jnp.eye(8)}
 BATCH = jax.random.normal(jax.random.key(1), (8, 8))
@@ -37,6 +39,7 @@ def two_results(w: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return y, (w["head"] ** 2).sum()
 
 
+@cache
 def step_of(loss: Callable[..., Any]) -> Callable[..., Any]:
     def step(w: Any, x: jax.Array) -> Any:
         value, gradient = jax.value_and_grad(loss)(w, x)
@@ -63,7 +66,7 @@ def test_stages_share_the_work_and_return_what_one_device_does(name: str, stages
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = parallel(WEIGHTS, BATCH)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(step)(WEIGHTS, BATCH)), strict=True):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(on_one_device(step, WEIGHTS, BATCH)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

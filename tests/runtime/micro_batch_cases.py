@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import meshwright as mw
+from tests.runtime.one_device import on_one_device
 
 WORDS, WIDTH, LENGTH, SAMPLES, RATE = 11, 8, 6, 16, 0.1
 Loss = Callable[[Any, Any], tuple[jax.Array, Any]]
@@ -242,6 +244,7 @@ MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted, sprea
 REFUSED: tuple[Loss, ...] = (in_eights,)
 
 
+@cache
 def step_of(loss: Loss, value_and_grad: Callable[..., Any] = mw.value_and_grad) -> Callable[[Any, Any], Any]:
     """Gradient descent.
 
@@ -266,7 +269,7 @@ def difference(loss: Loss, method: Any, own: Any, given: Any) -> float:
         own: weights.
         given: batch.
     """
-    expected = jax.jit(step_of(loss, jax.value_and_grad))(own, given)
+    expected = on_one_device(step_of(loss, jax.value_and_grad), own, given)
     found = mw.parallelize(step_of(loss), method=method)(own, given)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -20,23 +20,23 @@ from meshwright.runtime.train import Steps, train
 from tests.runtime.test_versions import batch, initial, step
 
 
-def averaged(plan: str, model: str = "mlp-tiny") -> AveragedTraining:
-    options = ExecutionFields(model=model, plan=plan, seq_len=16, dtype="fp64")
+def averaged(plan: str, model: str = "mlp-tiny", layers: int | None = None) -> AveragedTraining:
+    options = ExecutionFields(model=model, plan=plan, layers=layers, seq_len=16, dtype="fp64")
     made = run_inputs(options).training(options)
     assert isinstance(made, AveragedTraining)
     return made
 
 
 @pytest.mark.parametrize(
-    ("model", "plan"),
+    ("model", "layers", "plan"),
     [
-        ("mlp-tiny", "pp4.dp2.avgpipe-extra2-pipelines4.mbs1.gbs16"),
-        ("llama-tiny", "pp2.dp2.tp2.z1.avgpipe-pipelines2.mbs1.gbs8"),
+        ("mlp-tiny", None, "pp4.dp2.avgpipe-extra2-pipelines4.mbs1.gbs16"),
+        ("llama-tiny", 2, "pp2.dp2.tp2.z1.avgpipe-pipelines2.mbs1.gbs8"),
     ],
 )
-def test_replicas_end_where_one_device_ends(model: str, plan: str) -> None:
+def test_replicas_end_where_one_device_ends(model: str, layers: int | None, plan: str) -> None:
     with jax_precision("fp64"):
-        training = averaged(plan, model)
+        training = averaged(plan, model, layers)
         found = parity_of(run_parallel(training, jax.devices(), 3), run_alone(training, 3), "fp64")
         assert found.holds, (found.loss, found.gradient, found.weight)
         assert len(set(found.losses)) == 3

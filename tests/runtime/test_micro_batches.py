@@ -28,6 +28,7 @@ from tests.runtime.micro_batch_cases import (
     step_of,
     weights,
 )
+from tests.runtime.one_device import on_one_device
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "data": lambda parts: mw.DataParallel(num_micro_batches=parts, devices=jax.devices()[:4]),
@@ -97,7 +98,7 @@ def test_samples_that_meet_layer_by_layer_are_kept_there_alone() -> None:
 def test_workers_in_other_processes_put_samples_together() -> None:
     method = mw.PipeshardParallel(num_micro_batches=4, num_stages=2, devices=jax.devices()[:2])
     own, given = weights(), batch()
-    expected = jax.jit(step_of(contrasted, jax.value_and_grad))(own, given)
+    expected = on_one_device(step_of(contrasted, jax.value_and_grad), own, given)
     step = mw.parallelize(step_of(contrasted), method=method, backend="processes")
     try:
         found = step(own, given)
@@ -110,4 +111,5 @@ def test_workers_in_other_processes_put_samples_together() -> None:
 def test_the_loss_of_each_micro_batch_is_taken_where_the_user_says_so() -> None:
     method = METHODS["data"](4)
     said = mw.parallelize(step_of(contrasted), method=method, loss="mean")(weights(), batch())
-    assert abs(float(said[1]) - float(step_of(contrasted, jax.value_and_grad)(weights(), batch())[1])) > 1e-2
+    expected = on_one_device(step_of(contrasted, jax.value_and_grad), weights(), batch())
+    assert abs(float(said[1]) - float(expected[1])) > 1e-2

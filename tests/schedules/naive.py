@@ -66,7 +66,11 @@ def naive_ends(table: ScheduleTable, times: Times) -> dict[tuple[str, int, int],
 
 def naive_worker_ends(table: ScheduleTable, times: Times) -> list[float]:
     """End of each worker's last task."""
-    ends = naive_ends(table, times)
+    return worker_ends_of(table, naive_ends(table, times))
+
+
+def worker_ends_of(table: ScheduleTable, ends: dict[tuple[str, int, int], float]) -> list[float]:
+    """The same of the ends of all tasks."""
     last = [0.0] * table.p
     for (_, stage, _), end in ends.items():
         worker = int(table.placement.worker[stage])
