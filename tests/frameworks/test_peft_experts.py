@@ -33,6 +33,10 @@ MODELS = (
     *("qwen3-next-80b-a3b", "qwen3.5-35b-a3b", "llama-4-scout", "minimax-m2.5"),
     *("deepseek-v3.2", "mellum2-12b-a2.5b", "solar-open-100b", "llama-3.1-8b", "qwen3.5-27b"),
 )
+OF_OTHER_NAMES = (
+    *("phi-3-medium", "glm-4-9b", "glm-4-32b-0414", "bloom-560m", "falcon-7b", "gpt-neox-20b", "cerebras-gpt-1.3b"),
+    *("starcoder-15b", "gpt-j-6b", "phi-2", "minicpm3-4b", "gemma-4-31b"),
+)
 
 
 def whole(name: str) -> Any:
@@ -57,14 +61,14 @@ def put_on(model: Any, named: str | list[str]) -> int | None:
     return count
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", (*MODELS, *OF_OTHER_NAMES))
 def test_peft_has_as_many_parameters(name: str) -> None:
     spec, model = resolve(name), whole(name)
     compared = 0
-    for named in NAMES.values():
+    for named in ("all-linear",) if name in OF_OTHER_NAMES else NAMES.values():
         theirs = put_on(model, named)
         lora = BY_PEFT(spec, read_lora({"r": 8, "targets": [named] if isinstance(named, str) else named}))
         if theirs is not None:
             compared += 1
             assert adapter_parameters(replace(spec, tuning=Tuning(lora=lora))) == theirs, named
-    assert compared >= 2
+    assert compared

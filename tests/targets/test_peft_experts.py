@@ -152,3 +152,25 @@ def test_files_name_what_the_program_is_given(target: str, lora: str) -> None:
     if target == "accelerate":
         named = json.loads(files["adapter_config.json"])["target_modules"]
         assert named == "all-linear" if lora == "r=8" else set(named) == {*read_lora(lora).targets}
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    # get_peft_model of peft 0.21.2 on classes of transformers 5.23.0, rank 8 on all linear modules (2026-11).
+    [("phi-3-medium", 27_852_800), ("glm-4-9b", 23_797_760), ("bloom-560m", 3_145_728), ("gpt-neox-20b", 34_603_008)],
+)
+def test_products_in_one_module_have_one_adapter(model: str, parameters: int) -> None:
+    spec, asked = resolve(model), read_lora("r=8")
+    made = BY_PEFT(spec, asked)
+    assert counted(spec, made) == parameters < counted(spec, asked)
+    assert as_given(spec, made) == asked
+
+
+def test_a_part_of_a_module_is_refused_by_the_name_of_the_whole() -> None:
+    refused = TARGETS["accelerate"].refused(question("accelerate", "r=8,targets=q_proj,v_proj", "phi-3-medium"))
+    assert [one.fix for one in refused if one.field == "tuning"] == ["name qkv_proj"]
+    assert not TARGETS["accelerate"].refused(question("accelerate", "r=8,targets=qkv_proj,o_proj", "phi-3-medium"))
+    files = TARGETS["accelerate"].files
+    one = question("accelerate", "r=8", "phi-3-medium")
+    made = dict(files(one, estimate_plan(one.plan, one.model, one.cluster, one.workload)).files)
+    assert json.loads(made["adapter_config.json"])["target_modules"] == "all-linear"

@@ -18,6 +18,7 @@ from meshwright.ops.modules import Adapted, adapted, part_of, products_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, BITSANDBYTES, Lora
+from meshwright.targets import peft_fused
 
 _AS_QWEN = (
     *("afmoe", "beam", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe"),
@@ -68,7 +69,8 @@ def as_made(model: ModelSpec, lora: Lora, *, listed: bool, stores_experts: bool)
         stores_experts: of a program that stores experts in few bits, too.
     """
     if not model.is_moe:
-        return replace(lora, skip=tuple(part for part in lora.skip if part != "experts"))
+        whole = replace(lora, skip=tuple(part for part in lora.skip if part != "experts"))
+        return peft_fused.with_whole(model, whole)
     made = _made(model, lora, listed=listed)
     return made if stores_experts else keeps_experts(model, made)
 
@@ -98,7 +100,7 @@ def as_given(model: ModelSpec, lora: Lora) -> Lora:
     """The adapters by the names that PEFT is given for them."""
     old = CONVERTED.get(class_of(model), ())
     if not are_parameters(model):
-        return lora
+        return peft_fused.without_whole(model, lora)
     targets = tuple(name for name in lora.targets if name not in _ADDED)
     if not old:
         return replace(lora, targets=targets)
@@ -189,6 +191,7 @@ def problems(model: ModelSpec, makes: Callable[[ModelSpec, Lora], Lora]) -> Iter
         why = f"PEFT stops at out_proj of {class_of(model)}, whose kernel reads the weight itself"
         fix = "name modules without it: targets=q_proj,k_proj,v_proj,o_proj,in_proj"
         yield Problem(what="plan: adapters stand on out_proj", why=why, fix=fix, field="tuning")
+    yield from peft_fused.problems(model)
     if not are_parameters(model):
         return
     made = makes(model, lora)
