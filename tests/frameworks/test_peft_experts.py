@@ -61,7 +61,7 @@ def put_on(model: Any, named: str | list[str]) -> int | None:
     return count
 
 
-@pytest.mark.parametrize("name", (*MODELS, *OF_OTHER_NAMES))
+@pytest.mark.parametrize("name", [*MODELS, *OF_OTHER_NAMES])
 def test_peft_has_as_many_parameters(name: str) -> None:
     spec, model = resolve(name), whole(name)
     compared = 0
