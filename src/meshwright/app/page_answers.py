@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import tempfile
+from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -139,6 +140,26 @@ class PageAnswers:
             path = Path(folder) / "measured.csv"
             path.write_text(str(asked.get("measured", "")), encoding="utf-8", errors="replace")
             return accuracy_points(path)
+
+    def study(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Studies of a tuner as they were kept, with their trials.
+
+        Args:
+            asked: the file in base64, in `file`, and its `name`.
+        """
+        from meshwright.app.study_of_file import studies_of_file
+
+        try:
+            content = b64decode(str(asked.get("file", "")), validate=True)
+        except ValueError:
+            raise InputError(
+                what="file is no base64", why="a study is sent as it lies on a disk", field="file"
+            ) from None
+        with tempfile.TemporaryDirectory() as folder:
+            name = PurePath(str(asked.get("name"))).name
+            path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else "study")
+            path.write_bytes(content)
+            return studies_of_file(path)
 
     def expert_load(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Counted tokens of a file, as a change takes them.

@@ -77,6 +77,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         "view": answers.view,
         "run": answers.run,
         "accuracy": answers.accuracy,
+        "study": answers.study,
         "expert-load": answers.expert_load,
         "page": lambda asked: answers.page(str(asked.get("answer", ""))),
         "plan-file": answers.plan_file,

@@ -93,3 +93,29 @@ def test_without_a_file_the_errors_of_the_release_are_shown(shown: Shown) -> Non
         assert percent(fit["errors"][name]["median"]) in said
     assert shown.page.locator("#view tbody tr").count() == 2 + len(fit["ranges"]["left_out"]["sources"])
     assert shown.serious() == []
+
+
+def test_memory_of_every_stage_and_the_effect_of_each_setting_are_said(shown: Shown, two_plans: PageSource) -> None:
+    shown.page.set_viewport_size({"width": 1280, "height": 900})
+    shown.page.click("#tab-overview")
+    shown.page.click("#tab-compare")
+    table = shown.page.locator("[aria-label='Memory stage by stage'] tbody tr")
+    table.first.wait_for()
+    a, b = ({stage.stage: stage.peak_memory_bytes for stage in one.estimate.stages} for one in two_plans.plans)
+    assert table.count() == len(a.keys() | b.keys())
+    _, first, second, change = table.first.locator("th, td").all_inner_texts()
+    assert (first, second) == (gib(a[0]), gib(b[0]))
+    assert change == ("same" if a[0] == b[0] else f"{'−' if a[0] < b[0] else '+'}{gib(abs(a[0] - b[0]))}")
+    tags = shown.page.locator(".beside .badge.effect").all_inner_texts()
+    assert tags
+    assert set(tags) == {"execution"}
+    shown.page.click("#knob-recompute-full")
+    shown.page.locator(".because", has_text="What if").wait_for()
+    shown.page.locator("#knob-seq_len").focus()
+    shown.page.keyboard.press("ArrowLeft")
+    row = shown.page.locator(".beside tbody th", has_text="seq_len")
+    row.wait_for()
+    assert "training" in row.inner_text()
+    recompute = shown.page.locator(".beside tbody th", has_text="recompute")
+    assert "execution" in recompute.inner_text()
+    assert shown.complaints == []

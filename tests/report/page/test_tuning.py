@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from meshwright import plan, tune
 from meshwright.app.page import source_of
+from meshwright.app.page_answers import PageAnswers
+from meshwright.errors import InputError
 from meshwright.units import seconds
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import served
@@ -38,6 +41,11 @@ def study() -> dict[str, Any]:
 def dropped(shown: Shown, folder: Path, document: Any) -> None:
     file = folder / "study.json"
     file.write_text(json.dumps(document))
+    opened(shown, file)
+
+
+def opened(shown: Shown, file: Path) -> None:
+    """A file in the box of the view."""
     # A view that is drawn again replaces its input: a file must not go to the one before.
     shown.page.click("#tab-overview")
     shown.page.wait_for_selector("#study", state="detached")
@@ -107,3 +115,50 @@ def test_settings_that_are_marked_keep_plans_of_the_frontier(shown: Shown) -> No
     assert 0 < shown.evaluate(listed) < before
     assert shown.serious() == []
     assert shown.complaints == []
+
+
+def test_the_file_that_a_study_is_kept_in_shows_its_trials(shown: Shown, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    kept = tune("llama-3-8b", gpus="16xH100", trials=6, tuners=["random"], storage=storage, repeats=2, compare=True)
+    opened(shown, tmp_path / "trials.db")
+    shown.page.wait_for_selector("#study-shown")
+    assert shown.page.locator("#study-shown option").count() == len(kept.studies) == 2
+    assert shown.evaluate(ROWS) == 6
+    shown.page.select_option("#study-shown", "1")
+    first = kept.studies[1].study.trials[0]
+    assert (first.outcome.name or f"trial {first.number}") in shown.page.inner_text("[aria-label='Trials']")
+    assert shown.complaints == []
+
+
+def test_a_table_of_trials_is_read_with_the_columns_of_ours_and_of_optuna(shown: Shown, tmp_path: Path) -> None:
+    ours, optuna = tmp_path / "ours.csv", tmp_path / "optuna.csv"
+    ours.write_text("trial,status,value,tp,pp\n0,ok,9.5,1,2\n1,infeasible,8.5,2,2\n2,illegal,,3,1\n3,ok,8.75,4,1\n")
+    optuna.write_text(
+        "number,value,duration,params_tp,state\n0,9.5,1s,1,COMPLETE\n1,,1s,2,FAIL\n2,9.25,1s,4,COMPLETE\n"
+    )
+    opened(shown, ours)
+    shown.page.wait_for_selector(".parallel")
+    assert (shown.evaluate(KEPT), shown.evaluate(ROWS)) == (3, 4)
+    opened(shown, optuna)
+    shown.page.locator("#view", has_text="optuna").locator(".parallel").wait_for()
+    assert (shown.evaluate(KEPT), shown.evaluate(ROWS)) == (2, 3)
+    assert "duration" not in shown.page.inner_text("#view")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b\n1,2\n", "none of its columns is value"),
+        (b"value,status\n-3,ok\nx,ok\n", "has a time above 0"),
+        (b"SQLite format 3\0" + bytes(200), "no study of ours"),
+        (b"PAR1" + bytes(50), "the file holds no study"),
+        (b"\xff\xfe\x00", "no text of comma-separated values"),
+        (b"value,status\n", "none of its columns"),
+    ],
+)
+def test_a_file_that_keeps_no_trials_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    if content.startswith(b"PAR1"):
+        pytest.importorskip("pyarrow")
+    asked = {"name": "kept", "file": b64encode(content).decode()}
+    with pytest.raises(InputError, match=said):
+        PageAnswers().study(asked)

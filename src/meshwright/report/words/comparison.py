@@ -15,6 +15,7 @@ from meshwright.planning.tuned import trained_text
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import shortened_title, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
+from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.lengths import Lengths, mean_length
@@ -74,6 +75,17 @@ def stated_settings(job: PlannedJob) -> Iterator[tuple[str, str]]:
         return
     yield from ((shown, str(getattr(row, name))) for name, shown in DEGREES.items())
     yield from (("recompute", _recompute(job, row)), ("offload", row.offload or "none"))
+
+
+def training_settings(job: PlannedJob) -> Iterator[str]:
+    """Names of the settings that decide what is trained; another value of any other changes its execution alone.
+
+    Args:
+        job: whose schedule counts where it applies gradients that are not of the present weights.
+    """
+    yield from _OF_TRAINING
+    if not all(schedule_named(line.schedule.name).exact_semantics for line in job.plan.pipelines):
+        yield "schedule"
 
 
 def memory_notes(a: StepPrice, b: StepPrice) -> Iterator[str]:
@@ -190,6 +202,8 @@ _MODELLED: dict[str, Callable[[Any], str]] = {
     **{role: partial(_format, role) for role in ROLES},
     "optimizer": lambda job: job.workload.optimizer,
 }
+_OF_TRAINING = ("model", "training", "seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "gbs", "batch")
+"""Settings that decide what is trained."""
 _MEASURED: dict[str, Callable[[Any], str]] = {
     "model": lambda job: job.profile.name,
     "cluster": lambda job: job.cluster.name,

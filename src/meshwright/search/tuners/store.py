@@ -128,6 +128,27 @@ class TrialStore:
         self.connection.close()
 
 
+def read_studies(path: Path) -> list[tuple[str, str, list[Trial]]]:
+    """Every study of a file that is only read: its space and tuner for people, and its trials.
+
+    Args:
+        path: that `TrialStore.open` made.
+
+    Raises:
+        InputError: it is no SQLite file, is damaged, or holds no table of studies.
+    """
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
+        try:
+            rows = connection.execute("SELECT id, space, key FROM meshwright_study ORDER BY id").fetchall()
+            return [(space, key.removeprefix(f"{space}, "), _read(connection, number)) for number, space, key in rows]
+        finally:
+            connection.close()
+    except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+        what, fix = "the file holds no study of ours", "name the file of `tune --storage`"
+        raise InputError(what=what, why=str(error), fix=fix, field="storage", code="MW251") from None
+
+
 def _read(connection: sqlite3.Connection, study: int) -> list[Trial]:
     columns = "number, status, value, reason, name, excess, took_s, at_s, point"
     rows: Sequence[tuple[Any, ...]] = connection.execute(

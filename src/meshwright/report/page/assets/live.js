@@ -375,7 +375,7 @@ class Live {
       const [priced, data] = await Promise.all([this.post("what-if", one), this.post("view", { ...one, name: "compare" })]);
       // Plans of one answer whose one line is the same are told apart in the answer alone.
       const told = one.answer === this.answer && !Object.keys(one.changes).length ? shell.document.plans[one.plan]?.title : null;
-      return { title: told ?? priced.entry.title, entry: priced.entry, settings: data.settings, targets: data.targets, timeline: () => this.post("view", { ...one, name: "timeline" }), files: (target) => this.post("export", { ...one, target }) };
+      return { title: told ?? priced.entry.title, entry: priced.entry, settings: data.settings, training: data.training, targets: data.targets, timeline: () => this.post("view", { ...one, name: "timeline" }), files: (target) => this.post("export", { ...one, target }) };
     }));
   }
 

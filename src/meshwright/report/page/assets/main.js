@@ -21,7 +21,7 @@
 //   save(form)               live: one step of the plan as a file, `svg` or `chrome`; a promise that rejects likewise
 //   hand(text, name, type)   live: a text as a file that the browser keeps
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings,
-//                            timeline() }], whose last is a promise of what the timeline draws of it, null without
+//                            training, timeline() }], whose last is a promise of what the timeline draws of it, null without
 //   get(key), set(key, text) what a view wants to keep in the address
 import { table } from "page/table.js";
 import { coded, dotted, html, svg } from "page/svg.js";
@@ -263,7 +263,7 @@ const MOST_COMPARED = 4;
 function comparedInFile(shell) {
   const order = [shell.index, ...shell.document.plans.keys()].filter((at, place, all) => all.indexOf(at) === place);
   return order.slice(0, MOST_COMPARED).map((at) => ({
-    title: shell.document.plans[at].title, entry: shell.document.plans[at], settings: shell.given.data.compare?.[at]?.settings ?? {},
+    title: shell.document.plans[at].title, entry: shell.document.plans[at], settings: shell.given.data.compare?.[at]?.settings ?? {}, training: shell.given.data.compare?.[at]?.training ?? [],
     timeline: () => Promise.resolve(shell.given.data.timeline?.[at] ?? null),
   }));
 }

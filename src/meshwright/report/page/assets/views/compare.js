@@ -25,7 +25,7 @@ export const view = {
       return;
     }
     const apart = html("p", { class: "muted", style: { margin: "14px 0 0" } }, "Bars of whole steps do not start at zero, so that what changes between two plans can be seen.");
-    root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
+    root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page), byStage(found, page));
     if (!page.held && page.live) root.append(configurations(found, page));
     if (!page.held) await timelines(root.appendChild(html("section", { style: { "margin-top": "20px" } })), found);
   },
@@ -102,10 +102,14 @@ function summary(found, page) {
   const names = [...new Set(found.flatMap((one) => Object.keys(one.settings)))];
   const differing = names.filter((name) => new Set(found.map((one) => one.settings[name] ?? "–")).size > 1);
   const head = html("tr", {}, html("th", { scope: "col" }, ""), ...found.map((one, at) => html("th", { scope: "col" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, ...dotted(one.title)))));
-  const lines = [...rows.map((row) => [row.name, found.map(row.show)]), ...differing.map((name) => [name, found.map((one) => one.settings[name] ?? "–")])];
+  const training = new Set(found.flatMap((one) => one.training));
+  const lines = [...rows.map((row) => [row.name, found.map(row.show)]), ...differing.map((name) => [[name, " ", effect(training.has(name))], found.map((one) => one.settings[name] ?? "–")])];
   return html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": "Plans beside each other" }, html("table", {}, html("caption", { class: "unseen" }, "Plans beside each other"), html("thead", {}, head),
     html("tbody", {}, ...lines.map(([name, cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)))))));
 }
+
+// Whether a setting that differs decides what is trained, or only how it is executed.
+const effect = (trains) => html("span", { class: `badge effect ${trains ? "warn" : "muted"}`, title: trains ? "decides what is trained: losses differ" : "decides how the same training is executed" }, trains ? "training" : "execution");
 
 const withChange = (text, share) => (Math.abs(share) < 5e-4 ? text : [text, " ", html("span", { class: `badge ${share < 0 ? "down" : "up"}` }, signedPercent(share))]);
 
@@ -138,6 +142,23 @@ function waterfall(from, to, at, page) {
     Object.keys(a.breakdown_s).map((name) => ({ part: PARTS[name] ?? name, before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name] })), { title: "Waterfall as a table" });
   return root;
 }
+
+// Memory of every stage of each, and what it changes to A.
+function byStage(found, page) {
+  const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "Memory stage by stage"));
+  const placed = found.map((one) => new Map(one.entry.estimate.stages.map((stage) => [placeOf(stage, one.entry), stage])));
+  const names = [...new Set(placed.flatMap((stages) => [...stages.keys()]))];
+  const peak = (at, name) => placed[at].get(name)?.peak_memory_bytes ?? null;
+  const rows = names.map((name) => ({ name, ...Object.fromEntries(found.flatMap((_, at) => [[letter(at), peak(at, name)], ...(at ? [[`${letter(at)} change`, peak(0, name) === null || peak(at, name) === null ? null : peak(0, name) - peak(at, name)]] : [])])) }));
+  const size = (value) => (value === null ? "–" : gib(value));
+  const change = (value) => (value === null ? "–" : Math.abs(value) < 5e-4 * 2 ** 30 ? "same" : html("span", { class: `badge ${value < 0 ? "down" : "up"}` }, `${value < 0 ? "−" : "+"}${gib(Math.abs(value))}`));
+  page.table(root, [{ name: "Stage", key: "name" }, { name: "A", key: "A", number: true, show: size },
+    ...found.slice(1).flatMap((_, at) => [{ name: letter(at + 1), key: letter(at + 1), number: true, show: size }, { name: `${letter(at + 1)} to A`, key: `${letter(at + 1)} change`, number: true, show: change }])],
+  rows, { title: "Memory stage by stage", folded: false });
+  return root;
+}
+
+const placeOf = ({ pipeline, stage }, { estimate }) => (estimate.stages.some((one) => one.pipeline !== estimate.stages[0].pipeline) ? `pipeline ${pipeline}, stage ${stage}` : `stage ${stage}`);
 
 // Memory of the fullest stage of each, on one scale.
 function memories(found, page) {

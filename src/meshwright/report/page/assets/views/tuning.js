@@ -11,29 +11,44 @@ const STATUS = { ok: "priced", infeasible: "does not fit", illegal: "not legal" 
 export const view = {
   name: "tuning",
   title: "Tuning",
-  lede: "What a tuner tried: drop the answer of meshwright tune --json, of one study or of several compared. It stays on this machine.",
+  lede: "What a tuner tried: drop the answer of meshwright tune --json, the file of tune --storage, or a table of trials in CSV or Parquet. It stays on this machine.",
   draw(root, data, page) {
-    dropped(root, page, "study", "Drop the answer of a study here, or choose one ", async (text, name) => studied(read(text, name), page));
+    dropped(root, page, "study", "Drop a study here, or choose one ", async (file, name) => studied(await read(file, name, page), page), { raw: true });
     root.append(html("p", { class: "muted" }, "To make one: ", html("code", {}, data.command)));
   },
 };
 
-function read(text, name) {
+// The answer of `tune` is read here; what else keeps trials is read by the server.
+async function read(file, name, page) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const first = new TextDecoder().decode(bytes.subarray(0, 64)).trimStart()[0];
+  if (first === "{" || first === "[" || first === '"' || name.endsWith(".json")) return answer(new TextDecoder().decode(bytes), name);
+  return page.post("study", { name, file: await base64(file) });
+}
+
+function answer(text, name) {
   let found = null;
   try {
     found = JSON.parse(text);
   } catch { /* said below */ }
   if (!SCHEMAS.includes(found?.schema)) {
-    throw { problems: [{ what: `${name} is no study`, why: `its schema is ${found?.schema ?? "missing"}, not ${SCHEMAS.join(" or ")}`, fix: "`meshwright tune MODEL --gpus G --json > study.json`" }] };
+    throw { problems: [{ what: `${name} is no study`, why: `its schema is ${found?.schema ?? "missing"}, not ${SCHEMAS.join(" or ")}`, fix: "`meshwright tune MODEL --gpus G --json > study.json`, or drop the file of `tune --storage`" }] };
   }
   return found;
 }
+
+const base64 = (file) => new Promise((done, fail) => {
+  const reader = new FileReader();
+  reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+  reader.onerror = () => fail(new Error(`${file.name} cannot be read`));
+  reader.readAsDataURL(file);
+});
 
 function studied(found, page) {
   const root = html("div");
   const studies = found.studies ?? [found];
   const [show, best] = [(value) => (found.objective.endsWith("_s") ? seconds(value) : significant(value)), found.optimum];
-  root.append(html("p", {}, html("b", {}, found.space), `: ${count(found.size)} legal plans, ${count(found.budget)} trials a study. `,
+  root.append(html("p", {}, html("b", {}, found.space), found.size === null ? `: up to ${count(found.budget)} trials a study. ` : `: ${count(found.size)} legal plans, ${count(found.budget)} trials a study. `,
     best ? ["The optimum is ", html("b", {}, show(best.value)), ": ", html("code", {}, ...dotted(best.name)), best.stopped ? `, the best found until ${best.stopped}.` : "."] : "The optimum was not searched."));
   for (const note of found.notes ?? []) root.append(html("p", { class: "muted" }, note));
   const table = html("section", {}, html("h2", {}, studies.length > 1 ? "Studies" : "The study"));
@@ -43,7 +58,8 @@ function studied(found, page) {
   ], studies.map((one) => ({ ...one, ...Object.fromEntries(statuses(studies).map((status) => [status, one.counts[status] ?? 0])), value: one.best?.value ?? null })), { title: "Studies", folded: false });
   root.append(html("div", { class: "grid" }, html("section", {}, html("h2", {}, "Best so far"), progress(studies, best, show)), table));
   for (const { tuner, why } of found.left_out ?? []) root.append(html("p", { class: "muted" }, `${tuner} was left out: ${why}`));
-  if (found.trials) root.append(tried(found, show, page));
+  const own = studies.filter((one) => one.trials?.length);
+  if (own.length) root.append(trials(own, show, page));
   return [root];
 }
 
@@ -75,6 +91,14 @@ function progress(studies, optimum, show) {
     optimum ? svg("g", { "aria-hidden": "true" }, svg("line", { x1: left, x2: width - right, y1: y(optimum.value), y2: y(optimum.value), stroke: "var(--good)", "stroke-dasharray": "5 4" }), svg("text", { x: width - right, y: y(optimum.value) - 5, "text-anchor": "end", class: "muted" }, `optimum ${show(optimum.value)}`)) : null, ...lines);
   const legend = stairs.length > 1 ? html("ul", { class: "legend" }, ...stairs.map((one, at) => html("li", {}, html("i", { style: { background: series(at) } }), one.label))) : "";
   return html("div", {}, drawing, legend);
+}
+
+// The trials of one study, which is chosen where there are several.
+function trials(studies, show, page) {
+  const shown = html("div", {}, tried(studies[0], show, page));
+  if (studies.length < 2) return shown;
+  return html("div", {}, html("label", {}, html("span", { class: "muted" }, "Trials of "), html("select", { id: "study-shown", class: "button", onchange: (event) => shown.replaceChildren(tried(studies[Number(event.target.value)], show, page)) },
+    ...studies.map((one, at) => html("option", { value: String(at) }, one.label)))), shown);
 }
 
 // Every trial as a line over the settings that trials differ in, and as a row of the table that the marks leave.
