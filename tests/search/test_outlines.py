@@ -11,15 +11,19 @@ from meshwright import budget
 from meshwright.budget import TIME_LIMIT, Budget
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
 from meshwright.search.away import held_to, narrow_space, schedule_spaces
 from meshwright.search.axes import ways_of
+from meshwright.search.explored import SHAPE_TOO_LARGE
+from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import SpaceSearch
-from meshwright.search.outlines import outlines
+from meshwright.search.outlines import Outline, Outlines
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.dispatchers import DISPATCHERS
+from meshwright.specs.row import recompute_fields
 from meshwright.specs.strategy import EXPERT_OVERLAPS
 from tests.search.spaces import CATALOGUE, SPACES, SmallSpace
 
@@ -99,7 +103,8 @@ def test_no_plan_is_quicker_than_the_outline_of_its_schedule() -> None:
     assert run.sketched_only
     grid = build_grid(PIPELINES.model, PIPELINES.workload, PIPELINES.cluster.devices, sketched)
     looked_at = set()
-    for one in outlines(run, grid, np.arange(grid.rows)):
+    every = Outlines(run, grid)
+    for one in every.of(np.arange(grid.rows)):
         for row, bound_s in zip(one.row.tolist(), one.bound_s.tolist(), strict=True):
             pp, m = int(grid.pp[row]), int(grid.m[row])
             recompute = run.factory.recomputes(pp, one.v, one.schedule)[0][0]
@@ -111,6 +116,54 @@ def test_no_plan_is_quicker_than_the_outline_of_its_schedule() -> None:
             assert bound_s <= found.step_time_s * (1 + 1e-9), (plan.format(), m)
             looked_at.add(one.schedule.token)
     assert looked_at == {*SCHEDULES} - {"1f1b", "interleaved"}
+
+
+def test_a_narrowed_outline_keeps_every_plan_that_fits_below_its_bound() -> None:
+    small = replace(PIPELINES, pins=tuple((dict(PIPELINES.pins) | {"recompute": ("none", "full")}).items()))
+    _, sketched = schedule_spaces(Space(pins=small.pins, opened=("schedule",)), small.model)
+    grid = build_grid(small.model, small.workload, small.cluster.devices, sketched)
+    kept, gone, raised = 0, 0, 0
+    for share in (0.02, 0.03, 1.0):
+        run = SpaceSearch(small.model, small.cluster, small.workload, sketched, 3, pareto=False)
+        run.limit_bytes *= share
+        every = Outlines(run, grid)
+        for one in every.of(np.arange(grid.rows)):
+            left = every.narrowed(one)
+            bound_of = {} if left is None else dict(zip(left.row.tolist(), left.bound_s.tolist(), strict=True))
+            for row, before_s in zip(one.row.tolist(), one.bound_s.tolist(), strict=True):
+                found = [
+                    estimate
+                    for recompute, layers in run.factory.recomputes(int(grid.pp[row]), one.v, one.schedule)
+                    for sharding in ("z0", "z1", "z3")
+                    for estimate in [priced(small, grid, row, one, recompute, layers, sharding)]
+                    if estimate.fullest.peak_memory_bytes <= run.limit_bytes
+                ]
+                best_s = min((estimate.step_time_s for estimate in found), default=np.inf)
+                assert bound_of.get(row, np.inf) <= best_s * (1 + 1e-9)
+                kept += row in bound_of
+                gone += row not in bound_of
+                raised += bound_of.get(row, 0.0) > before_s * (1 + 1e-6)
+        assert run.counts.pruned[SHAPE_TOO_LARGE] > 0 or share == 1.0
+    assert min(kept, gone, raised) > 0
+
+
+def priced(
+    small: SmallSpace, grid: Grid, row: int, one: Outline, recompute: str, layers: int, sharding: str
+) -> StepEstimate:
+    """A plan of an outline, by itself."""
+    name = sharding if int(grid.dp[row]) > 1 else "z0"
+    plan = grid.plan_row(
+        row,
+        pp=int(grid.pp[row]),
+        vpp=one.v,
+        gbs=small.workload.global_batch,
+        schedule=one.schedule.token,
+        sharding=name,
+        recompute_layers=layers,
+        **recompute_fields(recompute),
+    )
+    execution = expand(plan, small.model, small.workload.seq_len)
+    return estimate_plan(execution, small.model, small.cluster, small.workload)
 
 
 def test_rows_stand_for_every_way_until_the_best_of_them_is_too_slow() -> None:
@@ -134,7 +187,7 @@ def test_outlines_stand_for_as_many_plans_as_their_rows() -> None:
     run = SpaceSearch(ORDERS.model, ORDERS.cluster, ORDERS.workload, sketched, 3, pareto=False)
     grid = build_grid(ORDERS.model, ORDERS.workload, ORDERS.cluster.devices, sketched)
     assert grid.first.any()
-    found = sum(int(one.plans.sum()) for one in outlines(run, grid, np.arange(grid.rows)))
+    found = sum(int(one.plans.sum()) for one in Outlines(run, grid).of(np.arange(grid.rows)))
     assert found == int(run._plans_of_row(grid).sum())
 
 

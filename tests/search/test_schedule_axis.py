@@ -46,8 +46,9 @@ def found() -> dict[str, dict[str, object]]:
 
 
 def of(*schedules: str) -> list[tuple[PlanRow, float, str]]:
-    """The plans of a space with these schedules; one worker has none."""
-    return [plan for plan in everything() if plan[0].pp == 1 or plan[0].schedule in schedules]
+    """The plans of a space with these schedules; one worker runs any exact one, and none else."""
+    alone = any(SCHEDULES[name].exact_semantics for name in schedules)
+    return [plan for plan in everything() if (alone if plan[0].pp == 1 else plan[0].schedule in schedules)]
 
 
 def best_times(plans: list[tuple[PlanRow, float, str]]) -> list[float]:

@@ -21,6 +21,7 @@ OPEN_SIZES = (64, 4, 4096)
 """Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
 ROW_BEATEN = "row: time bound above the best"
 SHAPE_BEATEN = "shape: time bound above the best"
+SHAPE_TOO_LARGE = "shape: worker 0 exceeds memory"
 
 
 @runtime_checkable

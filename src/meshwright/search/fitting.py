@@ -8,6 +8,7 @@ keeps.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -51,6 +52,18 @@ class _FactorCosts:
     def take(self, index: Int[np.ndarray, "picked"]) -> _FactorCosts:
         """The values of this index."""
         return _FactorCosts(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+class Held(Protocol):
+    """What workers hold under each shape, those first that the paths end at."""
+
+    @property
+    def first(self) -> Float[np.ndarray, "shapes items"]:
+        """Items of worker 0."""
+
+    @property
+    def alive(self) -> Float[np.ndarray, "shapes fullest items"]:
+        """Items times what is in flight."""
 
 
 class Fitting:
@@ -121,7 +134,7 @@ class Fitting:
         return moved / self.hardware.host_update_bytes_per_s if moved else 0.0
 
     def _first_shared(
-        self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: ShapeTables
+        self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: Held
     ) -> Float[np.ndarray, "rows shapes"]:
         """Parameters of worker 0, as every rank shares them that can."""
         first, data = tables.first.T, grid.cp * grid.dp
@@ -135,7 +148,7 @@ class Fitting:
         return shared
 
     def _first_bytes(
-        self, rows: Int[np.ndarray, "rows"], tables: ShapeTables, shared: Float[np.ndarray, "rows shapes"]
+        self, rows: Int[np.ndarray, "rows"], tables: Held, shared: Float[np.ndarray, "rows shapes"]
     ) -> Float[np.ndarray, "rows shapes"]:
         """What worker 0 holds at least under every shape: its share of its states and what its micro-batches keep."""
         alive = tables.alive[:, 0].T * (1.0 - self.away.activations)
@@ -175,8 +188,14 @@ class Fitting:
             m: micro-batches.
             templates: of one schedule and number of chunks, one for each way to recompute.
         """
-        factors, least = self.factors_of(rows), np.full(len(rows), np.inf)
-        for template in templates:
+        return self.any_order_s(rows, m, templates).min(axis=1)
+
+    def any_order_s(
+        self, rows: Int[np.ndarray, "rows"], m: int, templates: list[Template]
+    ) -> Float[np.ndarray, "rows templates"]:
+        """The same under each way to recompute; arguments as `least_s`."""
+        factors, found = self.factors_of(rows), np.empty((len(rows), len(templates)))
+        for place, template in enumerate(templates):
             tables = template.forward(m).T, template.backward(m).T, template.weight(m).T
             length_s = sum(
                 (costs.forward_s @ tables[0] + costs.backward_s @ tables[1] + costs.weight_gradient_s @ tables[2])[
@@ -184,8 +203,35 @@ class Fitting:
                 ]
                 for costs, number in factors
             )
-            least = np.minimum(least, np.max(length_s, axis=1))
-        return least
+            np.max(length_s, axis=1, out=found[:, place])
+        return found
+
+    def has_room(self, rows: Int[np.ndarray, "rows"], shapes: Held) -> tuple[Bool[np.ndarray, "rows shapes"], float]:
+        """Whether worker 0 has room for what it holds at least under every shape, and the least bytes that it needs.
+
+        Args:
+            rows: of one (pp, m), by number in the grid.
+            shapes: what it holds, and keeps alive, of each item.
+        """
+        shared = self._first_shared(rows, self.factored.grid.take(rows), shapes)
+        held = self._first_bytes(rows, shapes, shared)
+        return held * (1.0 - ROUNDING) <= self.limit_bytes, float(held.min(initial=np.inf))
+
+    def paths_s(self, rows: Int[np.ndarray, "rows"], tables: ShapeTables) -> Float[np.ndarray, "rows shapes"]:
+        """Seconds of the longest path of each shape, at least.
+
+        Args:
+            rows: of one (pp, m), by number in the grid.
+            tables: all shapes of theirs.
+        """
+        shapes, paths, _ = tables.path_forward.shape
+        lengths = _PathLengths(self, rows, self.factored.grid.take(rows), tables)
+        found = np.empty((len(rows), shapes))
+        together = max(1, AT_ONCE // (shapes * paths))
+        for start in range(0, len(rows), together):
+            here = slice(start, start + together)
+            np.max(lengths.of(here).reshape(-1, shapes, paths), axis=2, out=found[here])
+        return found
 
     def factors_of(self, rows: Int[np.ndarray, "rows"]) -> list[tuple[_FactorCosts, Int[np.ndarray, "rows"]]]:
         """The factors that these rows have, and which of them each row has."""
@@ -253,6 +299,11 @@ class _PathLengths:
         factors = fitting.factors_of(rows)
         self.copies = bool(away.activations or away.weights)
         seconds = [(costs.forward_s @ ways[0], costs.backward_s @ ways[1], number) for costs, number in factors]
+        if tables.splits:
+            # Copies only add to passes, whichever of their parts runs when.
+            self.copies, way = False, tables.path_weight.reshape(-1, items).T
+            weights = [(costs.weight_gradient_s @ way, number) for costs, number in factors]
+            seconds = [(first + more, *others) for (first, *others), (more, _) in zip(seconds, weights, strict=True)]
         if not self.copies:
             self.computed = [(forward_s + backward_s, number) for forward_s, backward_s, number in seconds]
             return

@@ -27,6 +27,29 @@ class Fullest:
     """Items of worker 0, at which the paths end."""
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class OneMicroBatch:
+    """Worker 0 with what no order of a schedule's tasks can keep less of."""
+
+    first: Float[np.ndarray, "shapes items"]
+    """Its items."""
+    alive: Float[np.ndarray, "shapes one items"]
+    """Those of one micro-batch: before its last stage turns back, all chunks of its chain keep what it left there."""
+
+
+def one_micro_batch(schedule: Schedule, counts: StageCounts) -> OneMicroBatch:
+    """Worker 0 while one micro-batch, or one section of one, is on its way.
+
+    Args:
+        schedule: of the pipeline.
+        counts: items of each chunk, of all shapes.
+    """
+    work = computed_counts(schedule, counts)[:, 0]
+    # Chunks of another chain are those of other micro-batches.
+    alive = work.sum(axis=1, keepdims=True) if schedule.chains == 1 else work[:, :1]
+    return OneMicroBatch(first=_held(counts)[:, 0], alive=alive)
+
+
 def fullest_workers(
     schedule: Schedule,
     now: Live,

@@ -238,7 +238,7 @@ class ShapeFactory:
             path_weight=paths[2],
             # Nothing travels inside a worker.
             path_transfer=travels * (p > 1),
-            fullest=self._fullest(schedule, p, m, v, ways),
+            fullest=self.fullest_of(schedule, p, m, v, ways),
             pairing=[pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes],
             per_update=per_update,
             updates=updates,
@@ -253,8 +253,18 @@ class ShapeFactory:
             lengths = np.concatenate([lengths, critical_lengths(schedule, p, m, v, weights[0])])
         return lengths[longest_of(lengths, *weights)]
 
-    def _fullest(self, schedule: Schedule, p: int, m: int, v: int, recomputes: tuple[tuple[str, int], ...]) -> Fullest:
-        """Workers that may need the most memory, found once for all that keeps the same alive."""
+    def fullest_of(
+        self, schedule: Schedule, p: int, m: int, v: int, recomputes: tuple[tuple[str, int], ...]
+    ) -> Fullest:
+        """Workers that may need the most memory, found once for all that keeps the same alive.
+
+        Args:
+            schedule: of the pipeline.
+            p: workers.
+            m: micro-batches.
+            v: chunks per worker.
+            recomputes: as `recomputes` lists them.
+        """
         now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
         if now not in self.moments:
             self.moments[now] = b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests))

@@ -27,7 +27,7 @@ from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.engine import explore
-from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, GridRows, OpenRows
+from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, SHAPE_TOO_LARGE, GridRows, OpenRows
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 FEW = 256
 """Rows of which it takes no less to say which are worth pricing than to price them."""
 ROW_TOO_LARGE = "row: states exceed memory"
-SHAPE_TOO_LARGE = "shape: worker 0 exceeds memory"
 SIMULATED = "simulated"
 """Effort of a certificate: plans run through the event simulator."""
 FRONT_SLACK = 1.1
@@ -104,10 +103,6 @@ class SpaceSearch:
     def time_to_beat_s(self) -> float:
         """A plan above this is none of the answer: of this space, or of all."""
         return min(self.queue.threshold_s, self.beat_s)
-
-    def count_slow(self, plans: int) -> None:
-        """Count plans whose schedule alone takes longer than the time to beat."""
-        self.counts.pruned[SHAPE_BEATEN] += plans
 
     def run(self, started: float) -> SearchResult:
         """Search; `started` is when the clock of the certificate began."""
@@ -316,7 +311,7 @@ class SpaceSearch:
         open_rows = np.flatnonzero((sketch.bound_s <= self.time_to_beat_s).any(axis=1))
         plans = sketch.plans
         if not len(open_rows):
-            self.count_slow(plans)
+            self.counts.pruned[SHAPE_BEATEN] += plans
             return
         block = Block(sketch.taken(open_rows), sketch.build(self.factory))
         self.price(block, block.allowed, plans, self.beat_s)
