@@ -52,7 +52,8 @@ def script_question(
         InputError: the script says nothing that can be used.
         UnsupportedError: a format nobody reads.
     """
-    source_format = TRAINERS.canonical(TARGETS.canonical(source_format))
+    if source_format not in SCRIPT_RECORDS:  # `trl` is a form of a script here, and a name of its target there
+        source_format = TRAINERS.canonical(TARGETS.canonical(source_format))
     if source_format not in (*readers(), *TRAINERS, *SCRIPT_RECORDS):
         known = (*readers(), *TRAINERS, *SCRIPT_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")

@@ -71,7 +71,8 @@ def plan_as_read(read: Mapping[str, Any] | None, name: str | None) -> list[Rende
     for place in sorted(lines, key=_line_of(list(lines))):
         parts.append(Hanging(", ".join(lines[place]), lead=f"  {place}".ljust(wide), hang=wide))
     if read["not_priced"]:
-        parts.append(bullet(f"without effect on the price: {', '.join(read['not_priced'])}"))
+        lead = "without effect on the price" if name else "not looked at yet, or without effect on the price"
+        parts.append(bullet(f"{lead}: {', '.join(read['not_priced'])}"))
     return [*parts, Text()]
 
 

@@ -42,12 +42,15 @@ _WHY = {
     **dict.fromkeys(("--te-precision-config-file", "--fp8-quantizer-factory", "--fp4-quantizer-factory"), _FORMATS),
 }
 _USUAL = {
-    "--spec": ("mamba_stack_spec", "get_gpt_layer_local_spec", "get_gpt_layer_with_transformer_engine_spec", "local"),
+    "--spec": (
+        *("mamba_stack_spec", "get_gpt_layer_local_spec", "get_gpt_layer_with_transformer_engine_spec", "local"),
+        "qwen3_spec",  # of MindSpeed-LLM: the usual layer with norms of queries and keys
+    ),
     "--tensor-parallel-num-weight-shards": ("1",),
     "--expert-tensor-parallel-num-weight-shards": ("1",),
     "--mlp-chunks-for-training": ("1",),
 }
-"""Values, the last words of each, that change nothing."""
+"""Values, by the last name of a word of each, that change nothing."""
 
 
 def beyond_options(values: Values) -> Iterator[Problem]:
@@ -59,7 +62,7 @@ def beyond_options(values: Values) -> Iterator[Problem]:
     whole = values.given.get("--moe-expert-capacity-factor", ("1",))[:1] in (("1",), ("1.0",))
     for flag, why in _WHY.items():
         said = None if flag == _PADDED and whole else values.given.get(flag)
-        if said is None or (said and said[-1] in _USUAL.get(flag, ())):
+        if said is None or any(word.rpartition(".")[2] in _USUAL.get(flag, ()) for word in said):
             continue
         values.asked.add(flag)
         shown = f" {said[-1][:40]}" if said else ""

@@ -1,4 +1,7 @@
-"""Options that Megatron-LM had before, and those of Megatron-DeepSpeed, with what says the same today."""
+"""Options that Megatron-LM had before, and those of Megatron-DeepSpeed and MindSpeed, with what says the same today.
+
+Source of MindSpeed's: mindspeed_llm/training/arguments.py of https://gitcode.com/Ascend/MindSpeed-LLM (2025).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ class Earlier:
     """Today's options, each with its value; None for the value that was given, empty for a switch."""
     takes: bool = False
     """Whether it has a value."""
+    values: tuple[tuple[str, str], ...] = ()
+    """Its values, each with today's; the same where it is not among them."""
 
 
 _FULL = (
@@ -124,6 +129,17 @@ EARLIER = {
         meaning="of earlier hybrids of Mamba, today's --hybrid-layer-pattern",
         gives=(("--is-hybrid-model", ""),),
         takes=True,
+    ),
+    **dict.fromkeys(
+        ("--use-fused-rmsnorm", "--use-fused-swiglu", "--use-fused-rotary-pos-emb"),
+        _gone("of MindSpeed, a kernel that does at once what others do in turn"),
+    ),
+    "--tokenizer-not-use-fast": _gone("of MindSpeed, without effect on a plan"),
+    "--context-parallel-algo": Earlier(
+        meaning="of MindSpeed, today's --cp-comm-type",
+        gives=(("--cp-comm-type", None),),
+        takes=True,
+        values=(("ulysses_cp_algo", "a2a"), ("megatron_cp_algo", "p2p")),
     ),
     "--use-mpi": _gone("of forks, whose processes MPI starts"),
 }

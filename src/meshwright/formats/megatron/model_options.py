@@ -108,7 +108,8 @@ def _shared(values: Values, problems: list[Problem]) -> bool:
 
 def _vocabulary(values: Values) -> dict[str, Any]:
     """What options say of the vocabulary, whether they say the sizes or not."""
-    vocab = {"vocab": values.whole("--vocab-size")} if values.has("--vocab-size") else {}
+    said = next((flag for flag in ("--vocab-size", "--padded-vocab-size") if values.has(flag)), None)
+    vocab = {} if said is None else {"vocab": values.whole(said)}
     place = "--tokenizer-model"  # what is not known of it is no question: only the vocabulary counts
     return vocab | {
         "tokenizer": (values.text("--tokenizer-type"), "" if place in values.hidden else values.text(place))

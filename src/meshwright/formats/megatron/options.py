@@ -144,6 +144,7 @@ class _Reader:
         self.unknown: list[Problem] = []
         self.foreign: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
+        self.last = ""
         self.of_deepspeed = any(one.text == "--deepspeed" for one in words)
 
     def run(self) -> None:
@@ -156,11 +157,7 @@ class _Reader:
                 continue
             flag, equals, attached = here.text.partition("=")
             if not flag.startswith("--") or len(flag) == 2:
-                self.problems.append(
-                    Problem(
-                        what=f"{here.text[:80]!r} belongs to no option", why="options start with --", field=flag[:80]
-                    )
-                )
+                self.beyond(here)
                 continue
             if here.unknown is not None and not equals:
                 self.stray(here, here.unknown)
@@ -186,7 +183,7 @@ class _Reader:
                         self.hidden[option.flags[0]] = value.unknown
             elif here.unknown is not None:
                 self.hidden[option.flags[0]] = here.unknown
-            name = option.flags[0]
+            name = self.last = option.flags[0]
             where = (held or here).place
             if where is not None:
                 self.places[name] = where
@@ -202,6 +199,24 @@ class _Reader:
                 self.notes.append("--position-embedding-type rotary is rope by its name of forks")
             self.problems += _value_problems(flag, option, found)
             self.given[name] = tuple(found)
+
+    def beyond(self, here: Word) -> None:
+        """Words behind all that the last option takes: the rest of a value that is not quoted, or nobody's."""
+        words = [here.text]
+        while self.at < len(self.words) and not self.words[self.at].text.startswith("--"):
+            if self.words[self.at].unknown is not None:
+                break
+            words.append(self.words[self.at].text)
+            self.at += 1
+        text, held = " ".join(words), self.given.get(self.last, ())
+        if held and held[-1].lower() in _PLACEHOLDERS:
+            self.notes.append(f"{self.last} holds what its author left to fill in: {' '.join([*held, text])[:80]!r}")
+            return
+        why, fix = "options start with --", ""
+        if held:
+            why = f"{self.last} takes {held[-1][:80]!r} alone: bash parts words at spaces that no quotes hold"
+            fix = "write the value in quotes, also where a variable holds it"
+        self.problems.append(Problem(what=f"{text[:80]!r} belongs to no option", why=why, fix=fix, field=words[0][:80]))
 
     def values(self, most: int) -> list[Word]:
         """The words up to the next option, at most so many."""
@@ -230,12 +245,14 @@ class _Reader:
     def earlier(self, flag: str, attached: str | None, here: Word) -> None:
         """An option that the newest release calls otherwise, or no longer has."""
         old = EARLIER[flag]
+        self.last = ""
         values = [attached] if attached is not None else []
         hidden = None
         if attached is None:
             for value in self.values(1 if old.takes else 0):
                 values.append(value.text)
                 hidden = value.unknown
+        values = [dict(old.values).get(value, value) for value in values]
         self.notes.append(f"{flag} is {old.meaning}")
         for name, fixed in old.gives:
             if name in self.given:
@@ -265,6 +282,8 @@ def _unknown(flag: str) -> Problem:
     )
 
 
+_PLACEHOLDERS = ("your", "<your", "[your", "path/to/your", "/path/to/your")
+"""First words of what stands in a published script until its user says a path of his own."""
 _OF_FORKS = ("--tokenizer-type", "--lr-decay-style", "--dataloader-type")
 """Options whose values forks add to: they change no plan, and the vocabulary is asked for where nothing says it."""
 
