@@ -65,7 +65,7 @@ def test_wrong_names_are_refused_together_with_the_nearest_right_ones() -> None:
     ]
     first, second, third = refused.value.problems
     assert first.fix == "did you mean schedule?"
-    assert second.why == "tp goes through all its values as it is"
+    assert second.why == "a search goes through all values of it anyway"
     assert third.fix == "did you mean offload?"
 
 
@@ -122,3 +122,6 @@ def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     assert wide["search"]["optimal"]
     said = {one["name"]: one["value"] for one in wide["inputs"]["assumptions"]}
     assert said["methods"] == "every value of offload, tensor, sharding"
+    opened = mw.plan("gpt2", methods="schedule,sharding", gpus="2xH100", global_batch=4, top=1).to_dict()
+    said = {one["name"]: one["value"] for one in opened["inputs"]["assumptions"]}
+    assert said["methods"] == "every exact schedule; every value of sharding"

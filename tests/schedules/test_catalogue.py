@@ -313,6 +313,13 @@ def test_constraints_name_all_problems_and_legal_values(
         SCHEDULES[schedule].end_s(*shape, Times.equal(max(shape[0], 1), shape[2]))
 
 
+def test_an_odd_pipeline_of_both_directions_names_the_micro_batches_of_the_even_ones() -> None:
+    workers, micro_batches = SCHEDULES["dualpipe"].problems(5, 7)
+    assert workers.fix == "p = 4 or 6"
+    assert micro_batches.fix == "m = 8 or more with p = 4 or m = 12 or more with p = 6"
+    assert [problem.field for problem in SCHEDULES["dualpipe"].problems(5, 12)] == ["p"]
+
+
 def test_group_smaller_than_the_pipeline_is_refused() -> None:
     assert [problem.field for problem in Interleaved(group=2).problems(4, 8, 2)] == ["group"]
     assert "group = 2" in Interleaved().problems(4, 2, 2)[0].fix

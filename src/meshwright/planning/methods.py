@@ -89,8 +89,8 @@ def method_problems(methods: str | Iterable[str] | None) -> list[Problem]:
             continue
         close = nearest(name[:40], [*OPENED, ALL])
         fix = f"did you mean {' or '.join(close)}?" if close else f"say {', '.join((ALL, *OPENED))}"
-        wide = " goes through all its values as it is" if name in AXES else " is no axis that is kept narrow"
-        why = f"{name}{wide}" if name else "it names no axis"
+        wide = "a search goes through all values of it anyway" if name in AXES else "no axis of this name can be opened"
+        why = wide if name else "it names no axis"
         found.append(Problem(what=f"methods {name[:40]!r}", why=why, fix=fix, field="methods"))
     return found
 

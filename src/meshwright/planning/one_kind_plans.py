@@ -199,7 +199,10 @@ def _equal_pipelines_suffice(found: BestPlans, cluster: ClusterSpec) -> bool:
 def pinned_notes(space: Space) -> Iterator[Assumption]:
     """The axes that a search was narrowed to, and those it was opened to."""
     if space.opened:
-        yield Assumption(name="methods", value=f"every value of {', '.join(space.opened)}", basis="assumed")
+        whole = [axis for axis in space.opened if axis != "schedule"]
+        said = ["every exact schedule"] * ("schedule" in space.opened)
+        said += [f"every value of {', '.join(whole)}"] * bool(whole)
+        yield Assumption(name="methods", value="; ".join(said), basis="assumed")
     for axis, values in space.pins:
         if len(values) <= MOST_NAMED and axis not in space.opened:
             yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")

@@ -53,9 +53,15 @@ class DualPipe(ListedSchedule):
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found: list[Problem] = []
         if p % 2:
-            near = " or ".join(str(n) for n in (p - 1, p + 1) if n > 0)
-            why = "the workers are the two halves of both directions, so p is even"
-            found.append(Problem(what=f"{self.name}: p = {p}", why=why, fix=f"p = {near}", field="p"))
+            even = [n for n in (p - 1, p + 1) if n > 0]
+            why = "the two directions start at the two ends and meet in the middle, so p must be even"
+            fix = f"p = {' or '.join(map(str, even))}"
+            found.append(Problem(what=f"{self.name}: p = {p}", why=why, fix=fix, field="p"))
+            if m < 2 * even[-1]:
+                why = "both directions together fill the pipeline with 2p micro-batches, so m >= 2p"
+                fix = " or ".join(f"m = {2 * n} or more with p = {n}" for n in even)
+                found.append(Problem(what=f"{self.name}: m = {m}", why=why, fix=fix, field="m"))
+            return found
         rule = f"both directions together fill the pipeline with 2p = {2 * p} micro-batches, so m >= 2p"
         few = few_micro_batches(self.name, m, 2 * p, rule)
         if few:
