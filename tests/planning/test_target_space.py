@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +53,15 @@ def test_ways_of_tokens_and_blocks_that_files_cannot_say_are_left_out() -> None:
     assert "block" not in (one["torchtitan"].pinned("recompute") or ())
     assert one["megatron"].pinned("dispatcher") is None
     assert one["megatron"].pinned("recompute") is None
+
+
+def test_experts_may_move_where_their_load_is_stated() -> None:
+    inputs = job_inputs(replace(MOE, expert_load="zipf:1.2"))
+    asked = partial(restricted, Space(), inputs.model, inputs.cluster, inputs.workload)
+
+    left = asked(lambda job: tuple(one for one in refusals_in_search("torchtitan")(job) if "dedup" in one.what))
+    assert set(left.pinned("dispatcher") or ()) >= {"alltoall", "move-experts"}
+    assert "deduplicated" not in (left.pinned("dispatcher") or ())
 
 
 def test_a_block_that_is_asked_of_a_target_without_blocks_is_refused() -> None:

@@ -191,7 +191,8 @@ class _Narrowed:
         """Leave out ways of tokens to experts, and what runs beside them, that are refused for what they are."""
         if not self.target.model.is_moe or self.pins.get("ep") == (1,):
             return
-        searched = dict(zip(WAY_AXES, searched_values(), strict=True))
+        loads = self.target.workload.expert_load is not None
+        searched = dict(zip(WAY_AXES, searched_values(loads=loads), strict=True))
         for axis, field in (("dispatcher", "expert.dispatcher"), ("ep_overlap", "expert.overlap")):
             every = self.pins.get(axis) or searched[axis]
             if len(every) == 1:
