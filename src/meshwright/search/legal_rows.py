@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -143,6 +143,8 @@ class _Legal:
         self.rules: tuple[DegreeRule, ...] = model_rules(model, workload.seq_len, self.tensor)
         self.offload = most_offload(space)
         self.waiting: list[tuple[int, _Mesh]] = []
+        self.most_waiting = 0
+        """Rows of the meshes that wait, if all were legal."""
         self.found: list[tuple[int, dict[str, np.ndarray]]] = []
         self.bytes = 0
         """Of the columns of legal rows so far."""
@@ -154,7 +156,8 @@ class _Legal:
     def add(self, number: int, mesh: _Mesh) -> None:
         """Add the rows of a mesh, which go behind those of meshes with a lower number."""
         self.waiting.append((number, mesh))
-        if sum(waiting.most_rows for _, waiting in self.waiting) >= CHECKED_TOGETHER:
+        self.most_waiting += mesh.most_rows
+        if self.most_waiting >= CHECKED_TOGETHER:
             self._check()
 
     def grid(self) -> Grid:
@@ -174,18 +177,20 @@ class _Legal:
         return Grid(**columns, tensor=self.tensor, offload=self.offload, stopped=self.stopped)
 
     def _check(self) -> None:
-        each = [mesh.degrees() for _, mesh in self.waiting]
-        degrees = {name: np.concatenate([own[name] for own in each]) for name in each[0]}
+        meshes = [mesh for _, mesh in self.waiting]
+        degrees = _degrees(meshes)
         legal = np.ones(len(degrees["tp"]), dtype=bool)
         for rule in self.rules:
             legal &= rule.holds(degrees)
-        ends = np.cumsum([mesh.size for _, mesh in self.waiting])
-        for (number, mesh), own in zip(self.waiting, np.split(legal, ends[:-1]), strict=True):
-            rows = mesh.rows(own)
-            self.bytes += sum(column.nbytes for column in rows.values())
-            self.rows += len(rows["tp"])
-            self.found.append((number, rows))
-        self.waiting = []
+        end = 0
+        for number, mesh in self.waiting:
+            start, end = end, end + mesh.size
+            if (own := legal[start:end]).any():
+                rows = mesh.rows(own)
+                self.bytes += sum(column.nbytes for column in rows.values())
+                self.rows += len(rows["tp"])
+                self.found.append((number, rows))
+        self.waiting, self.most_waiting = [], 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,27 +229,6 @@ class _Mesh:
             for start in range(0, len(self.batches), together):
                 yield replace(self, levels=levels, batches=self.batches[start : start + together])
 
-    def degrees(self) -> dict[str, Ints]:
-        """The columns that legality rules read; one chunk per worker, which every pipeline may have."""
-        shape = len(self.levels), len(self.batches), len(self.ep)
-
-        def each(values: Int[np.ndarray, "..."] | int, axis: int) -> Ints:
-            return np.broadcast_to(np.expand_dims(values, [k for k in range(3) if k != axis]), shape).reshape(-1)
-
-        same = np.ones(1, dtype=np.int64)
-        return {
-            "tp": each(same * self.tp, 0),
-            "sp": each(same, 0),
-            "cp": each(ranks_of(self.levels), 0),
-            "cp_heads": each(head_ranks(self.levels), 0),
-            "pp": each(same * self.pp, 0),
-            "vpp": each(same, 0),
-            "ep": each(self.ep, 2),
-            "etp": each(self.etp, 2),
-            "dp": each(same * self.dp, 0),
-            "mbs": each(self.batches, 1),
-        }
-
     def rows(self, legal: Bool[np.ndarray, "degrees"]) -> dict[str, Ints]:
         """The columns of a grid: legal degrees with every overlap and way."""
         # Experts on one rank are reached in one way; plain exchanges stand for it.
@@ -269,6 +253,38 @@ class _Mesh:
             "m": self.local_batch // mbs,
             "way": way[place],
         }
+
+
+def _degrees(meshes: Sequence[_Mesh]) -> dict[str, Ints]:
+    """The columns that legality rules read, of meshes one after the other; one chunk per worker, which every pipeline
+    may have."""
+    sizes = [mesh.size for mesh in meshes]
+    same = np.ones(sum(sizes), dtype=np.int64)
+
+    def of_levels(ranks: Callable[[Int[np.ndarray, "levels kinds"]], Ints]) -> Ints:
+        return np.concatenate([ranks(mesh.levels).repeat(len(mesh.batches) * len(mesh.ep)) for mesh in meshes])
+
+    def of_folds(folds: Callable[[_Mesh], Folds]) -> Ints:
+        return np.concatenate([_tiled(folds(mesh), len(mesh.levels) * len(mesh.batches)) for mesh in meshes])
+
+    batches = [_tiled(mesh.batches.repeat(len(mesh.ep)), len(mesh.levels)) for mesh in meshes]
+    return {
+        "tp": np.repeat([mesh.tp for mesh in meshes], sizes),
+        "sp": same,
+        "cp": of_levels(ranks_of),
+        "cp_heads": of_levels(head_ranks),
+        "pp": np.repeat([mesh.pp for mesh in meshes], sizes),
+        "vpp": same,
+        "ep": of_folds(lambda mesh: mesh.ep),
+        "etp": of_folds(lambda mesh: mesh.etp),
+        "dp": np.repeat([mesh.dp for mesh in meshes], sizes),
+        "mbs": np.concatenate(batches),
+    }
+
+
+def _tiled(values: Ints, times: int) -> Ints:
+    """`np.tile`, which takes several times as long for few values."""
+    return values[None].repeat(times, axis=0).reshape(-1)
 
 
 def _pinned(space: Space, axis: str, values: list[int]) -> list[int]:
