@@ -98,7 +98,7 @@ class Copy:
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 
-        source = mutation.file.read_text(encoding="utf-8")
+        source = self._text(mutation.file)
         changed = mutate_code(source, get_operator(mutation.operator)(), mutation.occurrence)
         return Verdict.UNDECIDED if changed is None else self.verdict_of(mutation.file, changed, rings)
 
@@ -117,7 +117,7 @@ class Copy:
 
         Many tests together may need longer than the limit without a mutation: each file has the limit for itself then.
         """
-        source = (self.place / file.relative_to(ROOT)).read_text(encoding="utf-8")
+        source = self._text(file)
         for asked in (tests, *([one] for one in tests if len(tests) > 1)):
             self._write(file, changed)
             try:
@@ -136,6 +136,10 @@ class Copy:
             if not self.sound[tests]:
                 print(f"fails or is cut off without a mutation, too: {' '.join(tests)}", flush=True)
         return self.sound[tests]
+
+    def _text(self, file: Path) -> str:
+        """As it was copied: who works on the repository meanwhile changes nothing here."""
+        return (self.place / file.relative_to(ROOT)).read_text(encoding="utf-8")
 
     def _write(self, file: Path, text: str) -> None:
         """With a time of its own: Python knows stale bytecode by whole seconds and sizes."""

@@ -108,9 +108,9 @@ def parts(compiled: Any) -> Counter[str]:
 @pytest.mark.parametrize(("name", "donate"), [*((name, False) for name in METHODS), ("data", True), ("pipeline", True)])
 def test_layers_called_one_by_one_compute_what_one_device_does(name: str, donate: bool) -> None:
     parallel = mw.parallelize(step, method=METHODS[name], donate=donate)
-    made = trained(parallel, 16)
+    made = trained(parallel, 12)
     assert max(parts(parallel.compiled()).values()) >= 6
-    for one, other in zip(made, alone(16), strict=True):
+    for one, other in zip(made, alone(12), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -135,10 +135,10 @@ def test_a_state_that_holds_an_array_twice_can_be_given_away() -> None:
 def test_workers_call_layers_too() -> None:
     parallel = mw.parallelize(step, method=METHODS["pipeline"], backend="processes")
     try:
-        made = trained(parallel, 16, steps=2)
+        made = trained(parallel, 12, steps=2)
     finally:
         parallel.close()
-    for one, other in zip(made, alone(16, steps=2), strict=True):
+    for one, other in zip(made, alone(12, steps=2), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
