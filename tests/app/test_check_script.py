@@ -12,9 +12,11 @@ import pytest
 from rich.console import Console
 
 from meshwright import check
+from meshwright.app.requests.check import CheckRequest
+from meshwright.cli import main
 from meshwright.errors import InputError
 from meshwright.report.check_report import render_check
-from meshwright.report.findings import junit, sarif
+from meshwright.report.findings import github, junit, sarif
 
 SCRIPT = r"""#!/bin/bash
 TP=8
@@ -136,6 +138,53 @@ def test_findings_for_pipelines_name_lines(script: Path) -> None:
     failed = [case.get("name", "") for case in suite.iter("testcase") if case.find("failure") is not None]
     assert any(name.startswith("OPTIONS") for name in failed)
     assert int(suite.get("failures", "0")) == len(failed)
+
+
+def test_findings_annotate_lines_of_a_pull_request(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script.write_text(SCRIPT.replace("--rotary-base 500000", "--rotary-base 500000 --recompute-metod x"))
+    monkeypatch.chdir(script.parent)
+    document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
+    line = next(at for at, text in enumerate(script.read_text().splitlines(), 1) if "--recompute-metod" in text)
+    commands = github(document, str(script)).splitlines()
+    assert any(one.startswith(f"::error file=train.sh,line={line},title=OPTIONS::") for one in commands)
+    assert all(re.match(r"::(error|warning|notice) file=train\.sh[^:]*::\S", one) for one in commands)
+
+
+@pytest.mark.parametrize(("form", "begins"), [("sarif", "{"), ("junit", "<?xml"), ("github", "::notice ")])
+def test_the_command_prints_each_form_and_keeps_its_exit_code(
+    script: Path, capsys: pytest.CaptureFixture[str], form: str, begins: str
+) -> None:
+    assert main(["check", "llama-3-8b", str(script), "--gpus", "4xH100", "--report", form]) == 5
+    assert main(["check", "llama-3-8b", str(script), "--report", form]) == 2
+    assert main(["check", "llama-3-8b", str(script), "--gpus", GPUS, "--time-limit", "1", "--report", form]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(begins) or "\n::notice " in out
+
+
+def test_a_finding_is_one_command_whatever_names_hold() -> None:
+    first = {"code": "LEGAL", "what": "100%\n::error::no", "why": "", "fix": "", "place": "a,b:c.sh:3"}
+    document = {"violations": [first], "dominated_by": None, "warnings": []}
+    (command,) = github(document, "jobs/train.sh").splitlines()
+    assert command.startswith("::error file=jobs/a%2Cb%3Ac.sh,line=3,title=LEGAL::100%25")
+
+
+def test_findings_name_files_from_where_the_pipeline_runs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
+
+    def uris(path: str) -> set[str]:
+        found = json.loads(sarif(document, path, "1.0"))["runs"][0]["results"]
+        return {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in found}
+
+    monkeypatch.chdir(script.parent)
+    assert uris(str(script)) == {"train.sh"}
+    assert uris("./jobs/of me/train.sh") == {"jobs/of%20me/train.sh"}
+    assert uris("/elsewhere/train.sh") == {"file:///elsewhere/train.sh"}
+
+
+def test_an_unknown_report_is_the_only_complaint_of_a_script(script: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        CheckRequest.read({"model": str(script), "gpus": GPUS, "report": "xml"})
+    assert [one.what for one in raised.value.problems] == ["--report is 'xml'"]
 
 
 def test_findings_are_whole_xml_whatever_names_hold(script: Path) -> None:

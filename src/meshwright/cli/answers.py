@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,16 @@ def checked(out: Output, request: Any, answer: Any) -> int:
     """What `check` found, and its exit code."""
     if request.report is not None:
         from meshwright import __version__
-        from meshwright.report.findings import junit, sarif
+        from meshwright.report.findings import github, junit, sarif
 
         path = "" if request.source is None else str(request.source).replace("\\", "/")
         document = answer.to_dict()
-        write(sarif(document, path, __version__) if request.report == "sarif" else junit(document, path))
+        forms: dict[str, Callable[[Any, str], str]] = {
+            "sarif": partial(sarif, version=__version__),
+            "junit": junit,
+            "github": github,
+        }
+        write(forms[request.report](document, path))
         return int(answer.exit_code)
     print_shown(out, request, answer)
     if request.output is not None:

@@ -41,6 +41,7 @@ OTHER_NAMES = {
     "--lora": ("qlora", "peft", "lora_rank", "lora_r"),
     "--output": ("out", "output_dir", "output_file", "save"),
     "--json": ("format", "output_format"),
+    "--report": ("format", "output_format", "sarif", "junit"),
     "--steps": ("num_steps", "max_steps", "max_train_steps", "iters", "train_iters"),
     "--tokens": ("num_tokens", "train_tokens", "total_tokens", "max_tokens"),
     "--with": ("tuner", "method", "algorithm", "sampler", "search_alg"),

@@ -60,7 +60,7 @@ def script_question(
     whole = asked.model is not None and (asked.cluster is not None or asked.gpus is not None)
     beside = None if whole else PlanBeside.of(source)
     asked, notes = (asked, ()) if beside is None else beside.on_its_cluster(asked)
-    model, cluster = _nouns(asked)
+    model, cluster = nouns(asked)
     launch = LaunchSource.of(source, source_format, None if cluster is None else cluster.devices, outside)
     flags = launch.read()
     flags, which = replace(flags, notes=(*flags.notes, *notes)), None
@@ -178,7 +178,7 @@ def _states_of(flags: LaunchFile) -> Precision | None:
     return replace(precision, moments="fp32")
 
 
-def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec | None]:
+def nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec | None]:
     """The model and the cluster, each None where nobody names it.
 
     Raises:

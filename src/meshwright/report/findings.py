@@ -1,10 +1,13 @@
-"""What `check` found, as pipelines take it: SARIF 2.1.0 and JUnit's XML."""
+"""What `check` found, as pipelines take it: SARIF 2.1.0, JUnit's XML, and the annotations of GitHub's workflows."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from meshwright.records import as_json, visible
@@ -48,6 +51,33 @@ def sarif(document: Mapping[str, Any], path: str, version: str) -> str:
             "runs": [{"tool": {"driver": driver}, "results": results}],
         }
     )
+
+
+def github(document: Mapping[str, Any], path: str) -> str:
+    """The findings as commands of a GitHub workflow, which annotate the lines of a pull request.
+
+    Source: workflow commands for GitHub Actions, docs.github.com (read 2026-11).
+
+    Args:
+        document: a `meshwright.check/1`.
+        path: of the file that was checked; empty where there is none.
+    """
+    found = [("error", one["code"], _message(one), _place(one["place"], path)) for one in document["violations"]]
+    if document["dominated_by"]:
+        found.append(("warning", FASTER, _faster(document["dominated_by"]), _place("", path)))
+    found += [("notice", "NOTE", text, _place("", path)) for text in document["warnings"]]
+    return "".join(_command(level, code, text, place) for level, code, text, place in found)
+
+
+def _command(level: str, code: str, text: str, place: tuple[str, int] | None) -> str:
+    said = {} if place is None else {"file": _of_project(place[0]), **({"line": str(place[1])} if place[1] else {})}
+    words = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**said, "title": code}.items())
+    return f"::{level} {words}::{_escaped(text)}\n"
+
+
+def _escaped(text: str, besides: str = "") -> str:
+    """Text in which a command neither ends nor begins."""
+    return "".join(f"%{ord(one):02X}" if one in f"%\r\n{besides}" else one for one in visible(text))
 
 
 def junit(document: Mapping[str, Any], path: str) -> str:
@@ -116,10 +146,23 @@ def _place(place: str, path: str) -> tuple[str, int] | None:
     return posixpath.join(posixpath.dirname(path), file), int(line)
 
 
+def _of_project(path: str) -> str:
+    """A path as its project calls it: from the folder where the pipeline runs, where it lies below that."""
+    below = os.path.relpath(path) if os.path.isabs(path) else os.path.normpath(path)
+    inside = not below.startswith(os.pardir) or not os.path.isabs(path)
+    return (below if inside else path).replace("\\", "/")
+
+
+def _uri(path: str) -> str:
+    """A path as a reference of SARIF: relative to its project where it lies in it."""
+    own = _of_project(path)
+    return PurePath(own).as_uri() if os.path.isabs(own) else quote(visible(own))
+
+
 def _result(code: str, level: str, text: str, place: tuple[str, int] | None) -> dict[str, Any]:
     result: dict[str, Any] = {"ruleId": code, "level": level, "message": {"text": text}}
     if place is not None:
-        location: dict[str, Any] = {"artifactLocation": {"uri": place[0]}}
+        location: dict[str, Any] = {"artifactLocation": {"uri": _uri(place[0])}}
         if place[1]:
             location["region"] = {"startLine": place[1]}
         result["locations"] = [{"physicalLocation": location}]

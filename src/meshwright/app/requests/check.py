@@ -59,7 +59,9 @@ class CheckRequest(Request):
         "Output file of --fix.", FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o"
     )
     report: str | None = ask(
-        "Print the findings as SARIF or JUnit XML, for CI.", FieldKind(metavar="sarif|junit"), python=False
+        "Print the findings as SARIF, JUnit XML or annotations of GitHub, for CI.",
+        FieldKind(metavar="sarif|junit|github"),
+        python=False,
     )
     oom_log: Any = ask(
         "Log of a run that ran out of memory: explain which tensor did not fit, and why.",
@@ -81,9 +83,15 @@ class CheckRequest(Request):
         self._one_source(reading, scripted=scripted)
         self._outside(reading, scripted=scripted)
         self._written(reading, scripted=scripted)
-        if self.report is not None and self.report not in ("sarif", "junit"):
-            reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
-        reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)
+        if self.report is not None and self.report not in ("sarif", "junit", "github"):
+            what = f"--report is {self.report[:40]!r}"
+            reading.problem(what, "must be sarif, junit or github", "write --report sarif")
+        if scripted:
+            from meshwright.planning.launch_script import nouns
+
+            reading.also(lambda: nouns(self.job), needs=WHAT_AND_WHERE)  # the file may say the rest
+        else:
+            reading.also(lambda: job_inputs(self.job), needs=WHAT_AND_WHERE)
 
     def _one_source(self, reading: Reading, *, scripted: bool) -> None:
         planned, framework = "plan" in self.given, "source_format" in self.given
