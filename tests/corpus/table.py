@@ -26,6 +26,7 @@ from tests.corpus import (  # noqa: E402, F401
     control,
     denoisers,
     equinox_steps,
+    everyday,
     fields,
     gradients,
     haiku_steps,

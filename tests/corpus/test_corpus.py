@@ -27,6 +27,8 @@ CHEAP = [
     ("jax_step_for_pmap_with_a_named_axis", "Zero2Parallel"),
     ("jax_operator_in_frequencies_with_complex_weights", "Zero3Parallel"),
     ("equinox_flash_attention_masked_decay_and_injected_rates", "Zero2Parallel"),
+    ("jax_two_of_four_experts_by_ragged_products_with_balance_and_z_loss", "DataParallel"),
+    ("jax_labelled_and_unlabelled_samples_with_a_threshold_and_a_slow_teacher", "PipeshardParallel"),
 ]
 
 

@@ -121,6 +121,14 @@ def routed(own: Any, given: Any) -> tuple[jax.Array, Any]:
     return ((x @ own["head"]) ** 2).mean(), ()
 
 
+def balanced(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """How many words chose each expert, times how much they were drawn to it: whole numbers have no gradient."""
+    drawn = jax.nn.softmax(logits(own, given))
+    sizes = jnp.bincount(drawn.argmax(-1).reshape(-1), length=drawn.shape[-1])
+    balance = (sizes / sizes.sum() * drawn.mean((0, 1))).sum()
+    return entropy(own, given).mean() + 0.1 * balance, (sizes, sizes.max())
+
+
 @jax.custom_vjp
 def _clipped(x: jax.Array, row: jax.Array) -> jax.Array:
     """A product whose gradients are clipped on their way."""
@@ -236,8 +244,8 @@ def spread(own: Any, given: Any) -> tuple[jax.Array, Any]:
 
 
 EXACT: tuple[Loss, ...] = (
-    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled, recomputed, chunked,
-    mapped,
+    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, balanced, ruled, recomputed,
+    chunked, mapped,
 )  # fmt: skip
 MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted, spread, normalised, renormalised)
 """Exact, but for some work that is done twice."""

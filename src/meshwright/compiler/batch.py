@@ -99,11 +99,11 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
                 )
             )
     counts = sorted({shape.shape[0] for shape in shapes})
-    if len(counts) > 1:
+    if any(count % (counts[0] or 1) for count in counts):
         problems.append(
             Problem(
                 what=f"batch arguments of {' and '.join(map(str, counts))} samples",
-                why="the first axis of every batch argument counts the same samples",
+                why="the first axis of every batch argument counts the same samples, or so many for each of them",
                 fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state;"
                 " or name the batch arguments (batch_argnums)",
                 field="batch",

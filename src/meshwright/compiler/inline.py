@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 from meshwright.compiler.source_line import line_of
@@ -180,5 +181,14 @@ def reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn], *, by_gradient:
         if by_gradient and eqn.primitive.name == "stop_gradient":
             continue
         if any(isinstance(atom, core.Var) and atom in found for atom in eqn.invars):
-            found.update(eqn.outvars)
+            found.update(var for var in eqn.outvars if not by_gradient or has_gradient(var.aval.dtype))
     return found
+
+
+def has_gradient(dtype: Any) -> bool:
+    """Whether gradients go through values of a type: not through whole numbers, such as how many words chose an expert.
+
+    Args:
+        dtype: of NumPy or JAX.
+    """
+    return bool(jax.dtypes.issubdtype(dtype, jnp.inexact))

@@ -96,7 +96,7 @@ def counts_samples(step: TracedStep, var: core.Var) -> bool:
         var: the value.
     """
     samples = {step.jaxpr.invars[place].aval.shape[0] for place in step.batch}
-    return bool(var.aval.shape) and samples == {var.aval.shape[0]}
+    return bool(var.aval.shape) and var.aval.shape[0] in samples
 
 
 def shape_of(var: core.Var) -> jax.ShapeDtypeStruct:

@@ -169,7 +169,16 @@ def step_of_samples(
     """
     given = flattened(fun, arguments, batch_argnums, 1)
     whole = _traced(fun, given, 1)
-    (batch,) = {given.shapes[place].shape[0] for place in given.batch}
+    batch, *others = sorted({given.shapes[place].shape[0] for place in given.batch})
+    if others:
+        raise InputError(
+            Problem(
+                what=f"batch arguments of {' and '.join(map(str, (batch, *others)))} samples",
+                why="pipelines take micro-batches of several sizes, which count the samples of one batch",
+                fix="batch arguments with one first axis",
+                field="batch",
+            )
+        )
     part = tuple(
         jax.ShapeDtypeStruct((samples, *shape.shape[1:]), shape.dtype) if place in given.batch else shape
         for place, shape in enumerate(given.shapes)

@@ -41,7 +41,28 @@ def picked(w: jax.Array, b: dict[str, jax.Array]) -> jax.Array:
     return jnp.log(jnp.sum(jnp.exp(right))) - jnp.mean(right[SAMPLES:])
 
 
+def unequal(b: dict[str, jax.Array]) -> jax.Array:
+    """Samples, and two of each behind them."""
+    return jnp.concatenate([b["x"], jnp.repeat(jnp.cos(b["x"]), 2, axis=0)])
+
+
+def labelled_and_not(w: jax.Array, b: dict[str, jax.Array]) -> jax.Array:
+    known, guessed = jnp.split(jnp.tanh(unequal(b) @ w), [SAMPLES])
+    return jnp.mean(known * b["x"]) + jnp.log(jnp.sum(jnp.exp(guessed)))
+
+
 ADDED: dict[str, Loss] = {
+    "twice as many": lambda w, b: jnp.mean((unequal(b) @ w)[SAMPLES:] ** 2),
+    "twice as many, tiled": lambda w, b: jnp.mean(
+        (jnp.tile(unequal(b), (2, 1)) @ w)[3 * SAMPLES : 4 * SAMPLES] * b["x"]
+    ),
+    "twice as many and weights of every row": lambda w, b: jnp.mean(
+        (unequal(b) @ w) * jnp.arange(3.0 * SAMPLES)[:, None]
+    ),
+    "twice as many behind two": lambda w, b: jnp.mean(
+        (jnp.concatenate([both(b), unequal(b)]) @ w)[SAMPLES : 3 * SAMPLES] * both(b)
+    ),
+    "labelled and not": labelled_and_not,
     "taken apart again": lambda w, b: jnp.mean((both(b) @ w)[:SAMPLES] * (both(b) @ w)[SAMPLES:]),
     "two of three": lambda w, b: jnp.mean(jnp.concatenate([both(b), b["x"] + 1])[SAMPLES:] @ w * both(b)),
     "weights of every row": lambda w, b: jnp.mean((both(b) @ w) * jnp.arange(2.0 * SAMPLES)[:, None]),
@@ -94,9 +115,14 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "counted up": (lambda w, b: jnp.mean(jnp.cumsum(both(b) @ w, 0)), "cumsum"),
     "every pair": (lambda w, b: jnp.mean(jax.nn.softmax(both(b) @ w @ both(b).T)), "dot_general"),
     "rows of each sample": (lambda w, b: jnp.mean((both(b) @ w) * jnp.repeat(b["x"], 2, axis=0)), "mul"),
-    "with rows of each sample": (
-        lambda w, b: jnp.mean(jnp.concatenate([b["x"], jnp.repeat(b["x"], 2, axis=0)]) @ w),
-        "concatenate",
+    "one batch and half of one of twice as many": (lambda w, b: jnp.mean((unequal(b) @ w)[: 2 * SAMPLES]), "slice"),
+    "halves of a batch of twice as many": (
+        lambda w, b: jnp.mean((unequal(b) @ w).reshape(3, SAMPLES, WIDTH)[1] * b["x"]),
+        "reshape",
+    ),
+    "batches in another order": (
+        lambda w, b: jnp.mean((unequal(b) @ w) * jnp.concatenate([unequal(b)[SAMPLES:], b["x"]])),
+        "mul",
     ),
     "pairs of rows": (lambda w, b: jnp.mean((both(b) @ w)[:12].reshape(2, 6, WIDTH)), "slice"),
     "branches": (looped, "cond"),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, is_dropped
+from meshwright.compiler.inline import flat_jaxpr, has_gradient, is_dropped
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.placements import WHOLE, Placement
 from meshwright.compiler.samples.sorting import in_batch_order
@@ -81,12 +81,14 @@ def ancestors(wanted: Iterable[Any], made: Mapping[Any, core.JaxprEqn], *, by_gr
     Args:
         wanted: variables or literals.
         made: equation of each variable.
-        by_gradient: whether what stands before a `stop_gradient` is left out.
+        by_gradient: whether what stands before a `stop_gradient`, or before whole numbers, is left out.
     """
     left, found = list(wanted), set()
     while left:
         atom = left.pop()
         eqn = made.get(atom) if isinstance(atom, core.Var) else None
+        if by_gradient and not has_gradient(atom.aval.dtype):
+            continue
         if eqn is not None and id(eqn) not in found:
             found.add(id(eqn))
             left += [] if by_gradient and eqn.primitive.name == "stop_gradient" else eqn.invars

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, CHECKPOINTS
+from meshwright.compiler.inline import CALLS, CHECKPOINTS, has_gradient
 from meshwright.compiler.joins import COMBINES, How, joint_p, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
 from meshwright.compiler.samples.sorting import group_sizes, in_batch_order
@@ -44,6 +44,11 @@ class NotSharedAtError(NotShared):
     def placed(self) -> str:
         """The reason and the line."""
         return f"{self}: {self.line}"
+
+
+def _has_gradient(value: Any) -> bool:
+    """As `has_gradient`, of a value; of one that is not there, as all samples make it together, it is left open."""
+    return value is None or has_gradient(jnp.result_type(value))
 
 
 class MicroBatchWalk(Walk):
@@ -119,7 +124,10 @@ class MicroBatchWalk(Walk):
             made = super()._equation(program, eqn, given)
             summed = any(one.placement == SUM and one.moves for one in given)
             late = late or (summed and all(one.placement == WHOLE for one in made))
-        return [replace(value, moves=moves or value.moves, late=late or value.late) for value in made]
+        return [
+            replace(value, moves=(moves or value.moves) and _has_gradient(value.value), late=late or value.late)
+            for value in made
+        ]
 
     def _joint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """What is made of all samples together; each micro-batch takes its own samples of what counts them."""

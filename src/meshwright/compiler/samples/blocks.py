@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from itertools import accumulate, pairwise
+from math import gcd, prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,9 +30,10 @@ NOT_INSIDE = ("while", "cond", "custom_vjp_call", "shard_map", "pallas_call", "s
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Rows of so many batches, one batch behind the other."""
+    """Rows of several batches, one batch behind the other."""
 
-    count: int
+    parts: tuple[int, ...]
+    """Of the rows in each, without a common factor: (1, 2) where the second has twice as many."""
 
 
 def in_blocks(
@@ -50,9 +52,9 @@ def in_blocks(
         NotShared: it reads more of the rows than each by itself.
     """
     name = eqn.primitive.name
-    counts = {_count(value) for value in given if value.placement >= 0}
-    if counts <= {1}:
-        made = _put_together(walk, program, eqn, given) if counts else None
+    found = {_parts(value) for value in given if value.placement >= 0}
+    if found <= {_ALONE}:
+        made = _put_together(walk, program, eqn, given) if found else None
         return follow(program, eqn, given) if made is None else made
     if name in FOLLOWS_INSIDE or (name == "custom_vjp_call" and walk.plain):
         return follow(program, eqn, given)
@@ -61,19 +63,19 @@ def in_blocks(
         made = _put_together(walk, program, eqn, given) or _taken_apart(walk, program, eqn, given)
         if made is not None:
             return made
-    if len(counts) > 1 or name in NOT_INSIDE or name in ("reshape", "slice", "split"):
+    if len(found) > 1 or name in NOT_INSIDE or name in ("reshape", "slice", "split"):
         raise NotShared(f"{name} mixes samples")
-    (count,) = counts
+    (parts,) = found
     wanted, made_at = sample_placements(eqn, [value.placement for value in given], walk.ranks)
     sizes = {
         atom.aval.shape[at]
         for atom, at in zip([*eqn.invars, *eqn.outvars], [*wanted, *made_at], strict=True)
         if at >= 0
     }
-    if len(sizes) != 1 or sizes.pop() % (count * walk.ranks):
+    if len(sizes) != 1 or sizes.pop() % (sum(parts) * walk.ranks):
         raise NotShared(f"{name} mixes samples")
-    own = [_own(walk, value, at, count) for value, at in zip(given, wanted, strict=True)]
-    return [replace(one, order=Blocks(count)) if one.placement >= 0 else one for one in follow(program, eqn, own)]
+    own = [_own(walk, value, at, parts) for value, at in zip(given, wanted, strict=True)]
+    return [replace(one, order=Blocks(parts)) if one.placement >= 0 else one for one in follow(program, eqn, own)]
 
 
 def blocks_of(value: RankValue) -> Blocks | None:
@@ -85,23 +87,30 @@ def blocks_of(value: RankValue) -> Blocks | None:
     return value.order if isinstance(value.order, Blocks) else None
 
 
-def _count(value: RankValue) -> int:
+_ALONE = (1,)
+"""Parts of one batch."""
+
+
+def _parts(value: RankValue) -> tuple[int, ...]:
     blocks = blocks_of(value)
-    return blocks.count if blocks else 1
+    return blocks.parts if blocks else _ALONE
 
 
-def _order(count: int) -> Blocks | None:
-    return Blocks(count) if count > 1 else None
+def _order(parts: Sequence[int]) -> Blocks | None:
+    """Batches of so many rows behind each other."""
+    factor = gcd(*parts)
+    return Blocks(tuple(part // factor for part in parts)) if len(parts) > 1 else None
 
 
-def _own(walk: Reader, value: RankValue, at: int, count: int) -> RankValue:
+def _own(walk: Reader, value: RankValue, at: int, parts: Sequence[int]) -> RankValue:
     """The rows of the part, of a value that all parts hold."""
     if at < 0 or value.placement >= 0:
         return value
-    shape = np.shape(value.value)
-    apart = (*shape[:at], count, shape[at] // count, *shape[at + 1 :])
-    part = walk.own(RankValue(jnp.reshape(value.value, apart), WHOLE, uniform=value.uniform), at + 1).value
-    return RankValue(jnp.reshape(part, (*shape[:at], -1, *shape[at + 1 :])), at, uniform=value.uniform)
+    unit = np.shape(value.value)[at] // sum(parts)
+    batches = jnp.split(value.value, [unit * end for end in accumulate(parts[:-1])], axis=at)
+    own = [walk.own(RankValue(batch, WHOLE, uniform=value.uniform), at) for batch in batches]
+    whole = jnp.concatenate([one.value for one in own], axis=at) if len(own) > 1 else own[0].value
+    return RankValue(whole, at, uniform=value.uniform)
 
 
 def begun_in_blocks(walk: Reader, value: RankValue, at: int, order: Any) -> RankValue:
@@ -113,7 +122,7 @@ def begun_in_blocks(walk: Reader, value: RankValue, at: int, order: Any) -> Rank
         at: dimension that counts rows in its rounds.
         order: of these rows.
     """
-    return _own(walk, value, at, order.count) if isinstance(order, Blocks) else value
+    return _own(walk, value, at, order.parts) if isinstance(order, Blocks) else value
 
 
 def _put_together(
@@ -124,14 +133,14 @@ def _put_together(
     if any((value.order is not None and not blocks_of(value)) or points(value) for value in given):
         return None
     at = next(value.placement for value in given if value.placement >= 0)
-    count = _count(given[0])
+    parts = _parts(given[0])
     if name == "concatenate" and eqn.params["dimension"] == at:
         return _concatenated(walk, program, eqn, given, at)
-    if name == "tile" and (count > 1 or eqn.params["reps"][at] > 1):
+    if name == "tile" and (parts != _ALONE or eqn.params["reps"][at] > 1):
         (made,) = walk.evaluated(program, eqn, given)
-        return [RankValue(made, at, order=_order(count * eqn.params["reps"][at]))]
+        return [RankValue(made, at, order=_order(parts * eqn.params["reps"][at]))]
     shape = eqn.invars[0].aval.shape
-    if name != "reshape" or count > 1 or at == 0 or shape[at - 1] == 1 or eqn.params["dimensions"] is not None:
+    if name != "reshape" or parts != _ALONE or at == 0 or shape[at - 1] == 1 or eqn.params["dimensions"] is not None:
         return None
     sizes = list(eqn.params["new_sizes"])
     place = _place(sizes, prod(shape[: at - 1]))
@@ -140,30 +149,27 @@ def _put_together(
         return None
     sizes[place] //= walk.ranks
     (made,) = walk.evaluated(program, eqn.replace(params={**eqn.params, "new_sizes": tuple(sizes)}), given)
-    return [RankValue(made, place, order=Blocks(shape[at - 1]))]
+    return [RankValue(made, place, order=_order(_ALONE * shape[at - 1]))]
 
 
 def _concatenated(
     walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue], at: int
 ) -> list[RankValue] | None:
-    placed = [
-        (value, atom.aval.shape[at] // _count(value))
-        for value, atom in zip(given, eqn.invars, strict=True)
-        if value.placement == at
-    ]
-    units = {unit for _, unit in placed}
-    if len(units) != 1:
-        return None
-    (unit,) = units
     operands = [walk.total(value) for value in given]
-    counts = [atom.aval.shape[at] // unit for atom in eqn.invars]
-    if any(atom.aval.shape[at] % unit for atom in eqn.invars) or any(
-        value.placement not in (at, WHOLE) for value in operands
-    ):
+    rows = [atom.aval.shape[at] for atom in eqn.invars]
+    units = {size // sum(_parts(value)) for value, size in zip(given, rows, strict=True) if value.placement == at}
+    if not units or any(value.placement not in (at, WHOLE) for value in operands):
         return None
-    own = [_own(walk, value, at, count) for value, count in zip(operands, counts, strict=True)]
-    (made,) = walk.evaluated(program, eqn, own)
-    return [RankValue(made, at, order=_order(sum(counts)))]
+    least = gcd(*units)
+    parts: list[tuple[int, ...]] = []
+    for value, size in zip(operands, rows, strict=True):
+        if value.placement == WHOLE and (len(units) > 1 or size % least):
+            return None
+        own = _parts(value) if value.placement == at else _ALONE * (size // least)
+        parts.append(tuple(part * (size // sum(own) // least) for part in own))
+    held = [_own(walk, value, at, own) for value, own in zip(operands, parts, strict=True)]
+    (made,) = walk.evaluated(program, eqn, held)
+    return [RankValue(made, at, order=_order([part for own in parts for part in own]))]
 
 
 def _taken_apart(
@@ -173,29 +179,38 @@ def _taken_apart(
     value, name, params = given[0], eqn.primitive.name, eqn.params
     if name not in ("slice", "split", "reshape"):
         return None
-    at, count = value.placement, _count(value)
-    shape = eqn.invars[0].aval.shape
-    unit = shape[at] // count
+    at, shape = value.placement, eqn.invars[0].aval.shape
     if name == "reshape":
         return _reshaped(walk, program, eqn, value)
     if name == "split":
         if params["axis"] != at:
             return _beside(walk, program, eqn, value)
-        if any(size % unit for size in params["sizes"]):
+        ends = list(accumulate(params["sizes"], initial=0))
+        between = [_between(value, shape[at], low, high) for low, high in pairwise(ends)]
+        if not all(between):
             return None
         sizes = tuple(size // walk.ranks for size in params["sizes"])
         made = walk.evaluated(program, eqn.replace(params={**params, "sizes": sizes}), given)
-        return [RankValue(one, at, order=_order(size // unit)) for one, size in zip(made, params["sizes"], strict=True)]
+        return [RankValue(one, at, order=_order(parts)) for one, parts in zip(made, between, strict=True)]
     low, high = params["start_indices"][at], params["limit_indices"][at]
     if (low, high) == (0, shape[at]) and (params["strides"] is None or params["strides"][at] == 1):
         return _beside(walk, program, eqn, value)
-    if low % unit or high % unit or (params["strides"] is not None and params["strides"][at] != 1):
+    parts = _between(value, shape[at], low, high)
+    if not parts or (params["strides"] is not None and params["strides"][at] != 1):
         return None
     start, limit = list(params["start_indices"]), list(params["limit_indices"])
     start[at], limit[at] = low // walk.ranks, high // walk.ranks
     part = eqn.replace(params={**params, "start_indices": tuple(start), "limit_indices": tuple(limit)})
     (made,) = walk.evaluated(program, part, given)
-    return [RankValue(made, at, order=_order((high - low) // unit))]
+    return [RankValue(made, at, order=_order(parts))]
+
+
+def _between(value: RankValue, rows: int, low: int, high: int) -> tuple[int, ...]:
+    """Parts of the batches from one row to another; none where these are not the ends of batches."""
+    parts = _parts(value)
+    unit = rows // sum(parts)
+    ends = [unit * end for end in accumulate(parts, initial=0)]
+    return parts[ends.index(low) : ends.index(high)] if low in ends and high in ends else ()
 
 
 def _beside(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, value: RankValue) -> list[RankValue]:
@@ -209,14 +224,14 @@ def _reshaped(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, value: Rank
     """Batches with a dimension of their own, or rows with other dimensions behind them."""
     if eqn.params["dimensions"] is not None:
         return None
-    at, count = value.placement, _count(value)
+    at, parts = value.placement, _parts(value)
     sizes = list(eqn.params["new_sizes"])
     place = _place(sizes, prod(eqn.invars[0].aval.shape[:at]))
     if place is None:
         return None
-    if sizes[place] % (count * walk.ranks) == 0:
-        order = Blocks(count)
-    elif sizes[place] == count and place + 1 < len(sizes) and sizes[place + 1] % walk.ranks == 0:
+    if sizes[place] % (sum(parts) * walk.ranks) == 0:
+        order = _order(parts)
+    elif sizes[place] == len(parts) == sum(parts) and place + 1 < len(sizes) and sizes[place + 1] % walk.ranks == 0:
         place, order = place + 1, None
     else:
         return None
