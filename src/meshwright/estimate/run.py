@@ -194,8 +194,8 @@ def live(schedule: Schedule, p: int, m: int, v: int) -> Live:
         Counts; peak bytes of a worker = max over its moments of kept @ bytes kept + made @ bytes made, and its guests.
     """
     m = m if schedule.flushes else max(m, p)
-    if type(schedule).parked is Schedule.parked and not _makes(schedule):
-        # Nothing moves and nothing is made again: as many live at once as in a step of fewer micro-batches.
+    if type(schedule).parked is Schedule.parked and (not _makes(schedule) or schedule.period(p, v) is not None):
+        # Nothing moves, and what is made again repeats: as many live at once as in a step of fewer micro-batches.
         m = schedule._in_flight_for(p, m, v)
     return _live(schedule, p, m, v)
 
