@@ -18,6 +18,7 @@ from meshwright.app.page_answers import PageAnswers
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError
 from meshwright.report.page.document import palette
 from meshwright.report.page.shell import page_html
+from meshwright.service.answering import fault
 from meshwright.service.searches import Searches
 from meshwright.service.waiting import OWN_NAMES
 
@@ -119,3 +120,5 @@ def _answered(use: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any],
         return response(use(asked))
     except MeshwrightError as error:
         return response(error.to_dict(), status_code=409 if isinstance(error, InfeasibleError) else 422)
+    except Exception as error:
+        return response(fault(error).to_dict(), status_code=500)

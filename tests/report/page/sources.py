@@ -31,12 +31,17 @@ def source(name: str) -> PageSource:
 
 
 @contextmanager
-def served(shown: PageSource) -> Iterator[str]:
-    """The address of a page with its server, on a port of this machine, for as long as it is used."""
+def served(shown: PageSource, answers: PageAnswers | None = None) -> Iterator[str]:
+    """The address of a page with its server, on a port of this machine, for as long as it is used.
+
+    Args:
+        shown: the answer that is on show first.
+        answers: that keeps it, another one than usual.
+    """
     uvicorn = pytest.importorskip("uvicorn")
     from meshwright.service.page import page_app
 
-    answers = PageAnswers()
+    answers = answers or PageAnswers()
     app = page_app(answers, answers.add(shown), "key")
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = Thread(target=server.run)

@@ -40,7 +40,7 @@ class Live {
   async post(path, body) {
     for (let missed = 0; ;) {
       const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }).catch((failed) => {
-        if (!this.opening || (missed += 1) > MOST_MISSED) throw failed;
+        if (!this.opening || (missed += 1) > MOST_MISSED) throw unheard(failed);
       });
       if (answer && answer.status !== NOT_YET) {
         this.opening = false;
@@ -72,7 +72,7 @@ class Live {
   }
 
   async read(answer) {
-    const found = await answer.json();
+    const found = await answer.json().catch((failed) => { throw unheard(failed); });
     if (!answer.ok) throw Object.assign(new Error(found.problems?.[0]?.what ?? "refused"), found);
     return found;
   }
@@ -452,7 +452,7 @@ class Live {
     let state = { state: "searching" };
     while (state.state === "searching") {
       await new Promise((done) => setTimeout(done, 150));
-      state = await this.read(await fetch(`searches/${search.search}`)).catch((failed) => ({ state: "failed", error: failed }));
+      state = await fetch(`searches/${search.search}`).catch((failed) => { throw unheard(failed); }).then((answer) => this.read(answer)).catch((failed) => ({ state: "failed", error: failed }));
       const { space, decided, share, left_s: left, best, best_s: time } = state.progress ?? {};
       const far = share === undefined ? "" : `; ${percent(share)}, ${count(decided)} of ${count(space)} plans decided${left > 1 ? `, about ${seconds(left)} more` : ""}`;
       if (share !== undefined) moving.value = share;
@@ -491,6 +491,11 @@ class Live {
     }
   }
 }
+
+// What is said where no answer came: the server has ended, or something else answers in its place.
+const unheard = (failed) => Object.assign(new Error("the server of this page does not answer"), {
+  problems: [{ what: "the server of this page does not answer", why: String(failed?.message ?? failed), fix: "start `meshwright web` again: its page takes what stands in this address behind #" }],
+});
 
 // How often something was done, on the root element: what else watches the page sees when it is done.
 function counted(what) {
