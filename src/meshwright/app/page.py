@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.app.estimate import priced_set
 from meshwright.app.made_by import made_by
@@ -24,6 +24,7 @@ from meshwright.planning.plan_source import job_of
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture
 from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.model import ModelSpec
 
 NOT_OF_THE_PLAN = (*NOT_OF_THE_ANSWER, "with_run", "framework", "measured")
 """Fields of a report that `plan` is not asked."""
@@ -56,7 +57,33 @@ def answered(request: PageRequest, answer: PlanSet) -> PageSource:
         answer: of it.
     """
     command = command_line("plan", request, without=NOT_OF_THE_PLAN)
-    return replace(source_of(answer, command), asked=stated_texts(request, without=NOT_OF_THE_PLAN))
+    told = isinstance(answer.model, ModelSpec) and answer.cluster.homogeneous and answer.certificate is not None
+    return replace(
+        source_of(answer, command),
+        asked=stated_texts(request, without=NOT_OF_THE_PLAN),
+        excluded=partial(_excluded, request, answer) if told else None,
+    )
+
+
+def _excluded(request: PageRequest, answer: PlanSet, reason: Literal["memory", "time"]) -> list[dict[str, Any]]:
+    """Examples of plans that the search for an answer excluded."""
+    from meshwright.app.plan_job import priced_fields
+    from meshwright.planning.job_inputs import job_inputs
+    from meshwright.planning.one_kind_plans import excluded_of
+
+    inputs = job_inputs(priced_fields(request))
+    best_s = answer.best.estimate.step_time_s
+    found = excluded_of(inputs, request.space, request.target, best_s, reason)
+    return [
+        {
+            "name": one.row.format(),
+            "step_time_s": one.estimate.step_time_s,
+            "peak_memory_bytes": one.estimate.fullest.peak_memory_bytes,
+            "capacity_bytes": one.estimate.fullest.capacity_bytes,
+            "stage": one.estimate.fullest.stage,
+        }
+        for one in found
+    ]
 
 
 def planned(request: PageRequest) -> PlanSet:

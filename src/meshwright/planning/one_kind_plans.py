@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from meshwright.errors import InfeasibleError
 from meshwright.fields.job import SpaceFields
@@ -186,6 +186,16 @@ def leanest_of(inputs: JobInputs, limits: SpaceFields, target: str | None) -> li
 
     space = _space_for(inputs, limits, target_rule(target))(inputs.cluster)
     return leanest(inputs.model, inputs.cluster, inputs.workload, space)
+
+
+def excluded_of(
+    inputs: JobInputs, limits: SpaceFields, target: str | None, best_s: float, reason: Literal["memory", "time"]
+) -> tuple[Leanest, ...]:
+    """Examples of plans that the search excluded; see `excluded_plans`, whose arguments these are."""
+    from meshwright.planning.excluded import excluded_plans
+
+    space = _space_for(inputs, limits, target_rule(target))(inputs.cluster)
+    return excluded_plans(inputs, space, best_s, reason)
 
 
 def _equal_pipelines_suffice(found: BestPlans, cluster: ClusterSpec) -> bool:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from meshwright import plan, report
+from meshwright.app.page import page_source
+from meshwright.app.requests.page import WebRequest
 from tests.report.page.chromium import chromium
 from tests.report.page.sources import served, source
 
@@ -47,4 +49,23 @@ def test_a_change_of_stages_is_shown_by_a_click() -> None:
         change.click(timeout=120_000)
         shown.page.locator(".because", has_text="What if").wait_for(timeout=120_000)
         assert "changes=" in shown.page.url
+        assert shown.complaints == []
+
+
+def test_a_reason_that_excluded_plans_shows_some_of_them() -> None:
+    question = page_source(WebRequest.read({"model": "llama-3-8b", "gpus": "8xH100", "top": 2}))
+    with served(question) as address, chromium(own=address) as shown:
+        shown.page.goto(f"{address}#view=frontier")
+        reasons = shown.page.locator("[aria-label='Counts of the search'] .pick")
+        reasons.filter(has_text="exceeds memory").first.click(timeout=120_000)
+        large = shown.page.locator("[aria-label^='Excluded for their memory'] tbody tr")
+        large.first.wait_for(timeout=120_000)
+        assert all("GiB" in row.locator("td").last.inner_text() for row in large.all())
+        reasons.filter(has_text="time bound").first.click()
+        late = shown.page.locator("[aria-label^='Excluded for their time'] tbody tr")
+        late.first.wait_for(timeout=120_000)
+        assert all(row.locator("td").nth(1).inner_text().startswith("+") for row in late.all())
+        assert all(row.locator("td").last.inner_text() == "–" for row in late.all())
+        late.first.locator(".pick").click()
+        shown.page.locator(".because", has_text="What if").wait_for(timeout=120_000)
         assert shown.complaints == []

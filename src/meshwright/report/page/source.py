@@ -42,6 +42,8 @@ class PageSource:
     """The question, as a form would have it: texts by the names of fields of `plan`."""
     unanswered: Mapping[str, Any] | None = None
     """Why nothing answers the question, a `meshwright.error/1`: the plans then are those that come nearest."""
+    excluded: Callable[[str], list[dict[str, Any]]] | None = None
+    """Examples of plans that the search excluded, for want of `memory` or of `time`; None where nothing tells them."""
     run: Mapping[str, Any] | None = None
     """The first plan beside its run, a `meshwright.run-comparison/1`; None without a log."""
     accuracy: Mapping[str, Any] | None = None

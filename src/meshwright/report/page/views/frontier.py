@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from meshwright.errors import UnsupportedError
+from meshwright.fields.kinds import Choice
 from meshwright.report.page.source import PageSource, PlanOnPage
 
 FIRST_ALONE = True
@@ -18,4 +21,20 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
         "front": list(source.document.get("pareto", ())),
         "neighbours": [{name: one[name] for name in names} for one in neighbours],
         "search": source.document.get("search"),
+        "tells_excluded": source.excluded is not None,
     }
+
+
+def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Plans that a rule of the search excluded, the quickest first.
+
+    Args:
+        plan: on show.
+        source: the answer.
+        asked: `excluded`, for want of `memory` or of `time`.
+    """
+    reason = Choice(names=("memory", "time"), noun="reason").read("excluded", asked.get("excluded"))
+    if source.excluded is None:
+        why = "examples are told of searches on one kind of device, while their question is known"
+        raise UnsupportedError(what="no example of an excluded plan", why=why, field="excluded")
+    return {"excluded": source.excluded(reason)}

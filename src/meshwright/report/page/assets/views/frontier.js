@@ -2,7 +2,7 @@ import { parallel, quantityAxis, valuesAxis } from "page/parallel.js";
 import { scatter } from "page/scatter.js";
 import { dotted, html } from "page/svg.js";
 import { settingOf } from "page/views/why.js";
-import { count, energy, gib, percent, seconds, significant, usd } from "page/units.js";
+import { count, energy, gib, percent, seconds, significant, signedPercent, usd } from "page/units.js";
 
 const TONE = { yes: "var(--good)", fits: "var(--good)", tight: "var(--warn)", no: "var(--bad)" };
 const WORD = { yes: "fits", fits: "fits", tight: "tight", no: "does not fit" };
@@ -160,7 +160,30 @@ function searched(data, page) {
   if (found.optimal !== undefined) root.append(html("p", {}, found.optimal ? "The best plan of the space: bounds exclude every other one." : "The best plan that was found."));
   const named = { space: "legal plans", priced: "priced", feasible: "fit", simulated: "simulated task by task" };
   const rows = [...Object.entries(named).filter(([key]) => found[key] !== undefined).map(([key, name]) => ({ name, value: found[key] })),
-    ...Object.entries(found.pruned ?? {}).filter(([, value]) => value > 0).map(([name, value]) => ({ name: `excluded ${name.replace(/^row: /, "one by one: ").replace(/^shape: /, "by shape: ")}`, value }))];
-  if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: count }], rows, { title: "Counts of the search", folded: false });
+    ...Object.entries(found.pruned ?? {}).filter(([, value]) => value > 0).map(([name, value]) => ({ name: `excluded ${name.replace(/^row: /, "one by one: ").replace(/^shape: /, "by shape: ")}`, value, why: name.includes("memory") ? "memory" : name.includes("time bound") ? "time" : null }))];
+  const shown = html("div", { "aria-live": "polite" });
+  const can = (row) => Boolean(page.live && data.tells_excluded && row.why);
+  if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: count }], rows, { title: "Counts of the search", folded: false, can, pick: (row) => examples(row, shown, page) });
+  if (rows.some(can)) root.append(html("p", { class: "muted" }, "A click on a reason prices some of the plans that it excluded."));
+  root.append(shown);
   return root;
+}
+
+// Some of the plans that a reason excluded, priced in full when they are asked for.
+async function examples({ why }, shown, page) {
+  shown.replaceChildren(html("p", { class: "muted" }, "Pricing some of them ..."));
+  let found;
+  try {
+    ({ excluded: found } = await page.ask({ excluded: why }));
+  } catch (failed) {
+    return shown.replaceChildren(...page.problems(failed));
+  }
+  const own = page.entry.estimate.step_time_s;
+  const title = why === "memory" ? "Excluded for their memory, the quickest first" : "Excluded for their time, the quickest first";
+  shown.replaceChildren(html("h3", { style: { "margin-top": "12px" } }, title));
+  if (!found.length) return shown.append(html("p", { class: "muted" }, "None of those that were priced shows it: the search excluded them by bounds of settings that lie between."));
+  return page.table(shown, [
+    { name: "Plan", key: "name", show: dotted }, { name: "Step", key: "step_time_s", number: true, show: seconds }, { name: "Against this plan", key: "step_time_s", number: true, show: (time) => signedPercent(time / own - 1) },
+    { name: "Memory", key: "peak_memory_bytes", number: true, show: gib }, { name: "Too much", key: "over", number: true, show: (over) => (over > 0 ? gib(over) : "–") },
+  ], found.map((one) => ({ ...one, over: one.peak_memory_bytes - one.capacity_bytes })), { title, folded: false, pick: (row) => page.apply({ row: row.name }) });
 }
