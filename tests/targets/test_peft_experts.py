@@ -15,6 +15,7 @@ from meshwright.library.models import resolve
 from meshwright.ops.counts import adapter_parameters
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.plan_source import plan_question
+from meshwright.planning.run_by import run_by
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -174,3 +175,16 @@ def test_a_part_of_a_module_is_refused_by_the_name_of_the_whole() -> None:
     one = question("accelerate", "r=8", "phi-3-medium")
     made = dict(files(one, estimate_plan(one.plan, one.model, one.cluster, one.workload)).files)
     assert json.loads(made["adapter_config.json"])["target_modules"] == "all-linear"
+
+
+@pytest.mark.parametrize("target", ["accelerate", "deepspeed", "llamafactory", "axolotl", "automodel"])
+def test_prediction_modules_are_left_out_by_programs_that_have_none(target: str) -> None:
+    model = resolve("qwen3.5-27b")
+    assert model.mtp_layers
+    plan = "dp1.mbs1.rc-full" if target != "llamafactory" else "dp1.z2.mbs1.rc-full"
+    one = question(target, "r=8", "qwen3.5-27b", plan)
+    assert one.model.mtp_layers == 0
+    assert any("without its multi-token-prediction module" in note for note in one.model.notes)
+    assert not TARGETS[target].refused(one)
+    assert target in (*run_by(replace(one, model=replace(model, tuning=one.model.tuning))), "axolotl")
+    assert TARGETS["megatron"].loaded(model) == model

@@ -46,6 +46,8 @@ def refusals_in_search(target: str) -> Callable[[Job], tuple[Problem, ...]]:
 
     def refuses(job: Job) -> tuple[Problem, ...]:
         alone = on_used_nodes(job)
+        if job.model.tuning is not None:
+            alone = replace(alone, model=found.loaded(alone.model))
         return found.problems(alone) or _held_otherwise(found, alone)
 
     return refuses
@@ -123,6 +125,7 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     own = found.software
     formats = found.formats.get(job.dtype, {}) if isinstance(job.dtype, str) else {}
     own_formats: dict[str, Any] = {role: value for role, value in formats.items() if getattr(job, role) is None}
+    job = _loaded(job, found)
     job = _with_adapters(replace(job, **own_formats), found)
     if job.software is None:
         # Without kernels of its own a target is Megatron's whatever is trained, but for a calibration's framework.
@@ -173,6 +176,14 @@ def software_of(target: Target, base: str | None) -> str:
     """
     own = target.software or DEFAULT_SOFTWARE
     return PEFT_SOFTWARE if own in _OF_TRANSFORMERS and base in BITSANDBYTES else own
+
+
+def _loaded(job: JobFields, target: Target) -> JobFields:
+    """The question with its model as a target loads it."""
+    with suppress(MeshwrightError):  # a model that is wrong is refused where its question is read
+        if not target.predicts_ahead and (model := resolve_model(job.model)).mtp_layers:
+            return replace(job, model=target.loaded(model))
+    return job
 
 
 def _with_adapters(job: JobFields, target: Target) -> JobFields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,8 @@ class Target(ABC):
     """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
     adapted: Callable[[ModelSpec, Lora], Lora] = lambda model, lora: lora
     """Adapters that it makes of a model where a question asks for some."""
+    predicts_ahead: bool = True
+    """Whether it has modules that predict more tokens, of models that come with them."""
 
     @property
     def searched(self) -> str | None:
@@ -119,6 +121,13 @@ class Target(ABC):
         Raises:
             UnsupportedError: with all that it cannot run of the plan.
         """
+
+    def loaded(self, model: ModelSpec) -> ModelSpec:
+        """A model as the target loads it: without modules that predict more tokens where it has none."""
+        if self.predicts_ahead or not model.mtp_layers:
+            return model
+        note = f"{self.title} trains it without its multi-token-prediction module: the class that it loads has none"
+        return replace(model, mtp_layers=0, mtp_layer=None, notes=(*model.notes, note))
 
     def problems(self, job: Job) -> tuple[Problem, ...]:
         """All that keeps the target from running a plan: what no framework runs, and what this one cannot express."""

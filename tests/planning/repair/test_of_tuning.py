@@ -29,8 +29,19 @@ def test_full_training_may_become_adapters_and_these_stand_beside_4_bits() -> No
 
 
 def test_a_repair_in_4_bits_is_priced_under_what_loads_them_unless_the_framework_is_stated() -> None:
-    for given, under in ((False, ["megatron-core", "transformers"]), (True, ["megatron-core"] * 2)):
+    for given, under in ((False, ["megatron-core", "transformers"]), (True, ["megatron-core"] * 2 + ["transformers"])):
         assert [step.software for *_, step in lighter(MODEL, STEP, software_given=given)] == under
+    *_, (option, text, _, _) = lighter(MODEL, STEP, software_given=True)
+    assert option == "--lora r=16,base=nf4 --software transformers"
+    assert text.endswith("under transformers")
+
+
+def test_more_devices_for_adapters_are_as_many_as_a_trainer_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "qwen3-32b", "--lora", "r=16,base=nf4", "--gpus", "1xRTX4090", "--software", "transformers"]
+    assert main([*asked, "--json"]) != 0
+    repairs = json.loads(capsys.readouterr().out)["repairs"]
+    more = [one for one in repairs if one["option"].startswith("--gpus") and "RTX-4090" in one["option"]]
+    assert [bool(one["run_by"]) for one in more] == [True]
 
 
 def test_adapters_are_said_as_the_command_line_reads_them() -> None:
@@ -93,8 +104,10 @@ def test_the_command_of_a_repair_in_4_bits_gives_the_numbers_it_promises(
         assert best["step_time_s"] <= one["step_time_s"] * (1 + 1e-6)
 
 
-def test_under_software_that_loads_no_base_in_4_bits_none_is_offered() -> None:
+def test_under_software_that_loads_no_base_in_4_bits_that_of_peft_is_named() -> None:
     with pytest.raises(NoPlanError) as caught:
         mw.plan("qwen3-32b", gpus="1xRTX4090", software="megatron-core", seq_len=2048, global_batch=8)
     assert caught.value.repairs
-    assert not any("base=nf4" in one.option for one in caught.value.repairs)
+    stored = [one.option for one in caught.value.repairs if "base=nf4" in one.option]
+    assert stored
+    assert all("--software transformers" in option for option in stored)

@@ -20,6 +20,7 @@ from meshwright.planning.repair.of_offload import larger_host, offload_repairs
 from meshwright.planning.repair.of_tiles import in_tiles
 from meshwright.planning.repair.of_tuning import Otherwise, lighter
 from meshwright.planning.repair.trained import trained_by_some
+from meshwright.planning.run_by import few, run_by
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
@@ -58,7 +59,9 @@ def repairs_of_job(
     if tiled is not None:
         option, text, found = tiled
         yield job_repair(option, text, found)
-    more = list(_more_devices(model, cluster, workload, space_for))
+    run = model.lora is not None  # trainers have more devices in other ways than kernels alone would
+    more = [*_more_devices(model, cluster, workload, space_for, run=run)]
+    more = more or [*_more_devices(model, cluster, workload, space_for)]
     yield from more
     yield from _larger_memory(model, cluster, workload, space_for, lean)
     lighter_ones = list(lighter(otherwise.model, workload, software_given=software_given))
@@ -82,8 +85,11 @@ def _without_pins(
             return
 
 
-def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back."""
+def _more_devices(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, *, run: bool = False
+) -> Repairs:
+    """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back; of
+    few devices one that a framework runs, where `run` asks for it."""
     group = cluster.groups[0]
     usual = group.device.node.devices_per_node if group.device.node else group.devices_per_node
 
@@ -96,7 +102,9 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
 
     def fits(devices: int) -> FittingPlan | None:
-        return best_plan(model, sized(devices), workload, space_for)
+        where = sized(devices)
+        found = best_plan(model, where, workload, space_for)
+        return None if run and found and few(where) and not run_by(found.job) else found
 
     def whole(devices: int) -> int:
         """Devices that the nodes of such a cluster really have."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.ops.counts import adapter_parameters
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.software import usual_software
+from meshwright.specs.software import PEFT_SOFTWARE, usual_software
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, Lora, Tuning
 from meshwright.specs.workload import Workload
 from meshwright.units import significant
@@ -63,7 +63,12 @@ def lighter(
     step = under(stored)
     if step.software != workload.software:
         text += f" under {step.software}"
-    yield f"--lora {lora_option(stored)}", text, replace(model, tuning=Tuning(lora=stored)), step
+    tuned = replace(model, tuning=Tuning(lora=stored))
+    yield f"--lora {lora_option(stored)}", text, tuned, step
+    if step.software.partition("@")[0] != PEFT_SOFTWARE:
+        # Of the framework that was stated no trainer may store weights so.
+        option = f"--lora {lora_option(stored)} --software {PEFT_SOFTWARE}"
+        yield option, f"{text} under {PEFT_SOFTWARE}", tuned, replace(step, software=PEFT_SOFTWARE)
 
 
 def lora_option(lora: Lora) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from meshwright.errors import Problem
@@ -37,7 +38,7 @@ def trained_by_some(
     def refuses(job: Job) -> tuple[Problem, ...]:
         first: tuple[Problem, ...] = ()
         for trainer in trainers:
-            problems = trainer.problems(job)
+            problems = trainer.problems(replace(job, model=trainer.loaded(job.model)))
             if not problems:
                 return ()
             first = first or problems

@@ -200,6 +200,7 @@ TARGET = OneStrategyTarget(
     says=SAYS,
     rules=RULES,
     beyond=_beyond,
+    predicts_ahead=False,
     adapted=adapters.BY_PEFT,
     write=_files,
     start=_start,

@@ -274,6 +274,7 @@ TARGET = OneStrategyTarget(
     says=SAYS,
     rules=RULES,
     beyond=_beyond,
+    predicts_ahead=False,
     adapted=peft.keeps_experts,
     write=_files,
     start=_start,

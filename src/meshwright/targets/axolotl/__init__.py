@@ -254,6 +254,7 @@ TARGET = OneStrategyTarget(
     beyond=_beyond,
     write=_files,
     start=_start,
+    predicts_ahead=False,
     adapted=_ADAPTED,
     read=read,
     notes=seeing.NOTES,

@@ -237,6 +237,7 @@ TARGET = OneStrategyTarget(
     says=SAYS,
     rules=RULES,
     beyond=lambda plan: hugging_face.trainer_problems(plan, TITLE),
+    predicts_ahead=False,
     adapted=adapters.BY_PEFT,
     write=_files,
     start=hugging_face.start,

@@ -303,6 +303,7 @@ TARGET = OneStrategyTarget(
             when=lambda plan: plan.strategy.offload.tier == "nvme",
         ),
     ),
+    predicts_ahead=False,
     adapted=_ADAPTED,
     read=read,
     recognised=_recognised,
