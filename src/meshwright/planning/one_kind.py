@@ -26,6 +26,8 @@ MOST_SUBSETS = 6
 CLEARLY_FASTER = 0.02
 MOST_ASKED = 40
 """Layouts asked of the search when a target refuses some."""
+MORE_ASKED = 4
+"""How many times as many each time: a search for many takes little longer than one for few, and starts anew."""
 
 Refusals = Callable[[Job], tuple[Problem, ...]]
 """What a target refuses of a plan."""
@@ -254,7 +256,7 @@ def accepted(
             optimal = result.certificate.optimal and not refusals[0]
             certificate = replace(result.certificate, optimal=optimal)
             return replace(result, plans=good[:top], pareto=front, certificate=certificate)
-        asked = min(2 * asked, MOST_ASKED)
+        asked = min(MORE_ASKED * asked, MOST_ASKED)
 
 
 def find_best(

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-
-import numpy as np
+from functools import cache
+from typing import Any
 
 from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of, target_rule
+from meshwright.planning.count_bound import OutOfLimitsError, least_step_s
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import Aim
-from meshwright.planning.one_kind import BestPlans, find_plans
+from meshwright.planning.one_kind import BestPlans, Search, find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
-from meshwright.search.bound import RowBounds
-from meshwright.search.grid import Grid
-from meshwright.search.legal_rows import grid_parts
+from meshwright.search.result import SearchResult
+from meshwright.search.search import search
 from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
@@ -44,10 +40,6 @@ MOST_SEARCHES = 24
 """Counts searched one after the other; from then on the devices are doubled."""
 GIVING_UP = 3
 """Counts on either side that it takes to say that more devices no longer help."""
-MOST_BOUNDS = 4096
-"""Bounds that are kept: those of every count, of trainers that are asked one after the other."""
-KEPT_ROWS = 8192
-"""Of one count, which take up to about a megabyte."""
 STEP_AT_A_LIMIT = 2
 """Between counts tried once a limit is reached: any that is enough will do then."""
 
@@ -86,14 +78,6 @@ class Goal(Record):
         return all(limit is None or (value is not None and value <= limit) for limit, value in limits)
 
 
-class _OutOfLimitsError(Exception):
-    """A count could not be bounded within the limits."""
-
-    def __init__(self, limit: str) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-
 class Sizing:
     """Counts of devices from few to many: bounded first, and searched only where the bound leaves the goal open."""
 
@@ -106,6 +90,7 @@ class Sizing:
         *,
         target: str | None = None,
         most: int = MOST_DEVICES,
+        known: CurvePoint | None = None,
     ) -> None:
         """Search nothing yet.
 
@@ -116,7 +101,10 @@ class Sizing:
             forbid: axes and values left out.
             target: only plans that this framework can run.
             most: devices beyond which nothing is of use.
+            known: enough devices, found elsewhere: of no more devices only plans that meet the goal are looked for, of
+                as many only quicker ones, so that what is tried without such a plan says nothing of its times.
         """
+        self.known = known
         self.base, self.goal, self.pin, self.forbid = base, goal, pin, forbid
         self.refuses, self.most = target_rule(target), most
         self.group = base.cluster.groups[0]
@@ -126,6 +114,8 @@ class Sizing:
         self.considered = 0
         self.skipped = 0
         """Counts left out because too many had been searched already."""
+        # Counts that no plan uses whole are searched on the same parts.
+        self._searched, self._space = cache(search), cache(self._runnable)
         self._last: dict[int, tuple[JobInputs, BestPlans]] = {}
         """The count that was searched last."""
         self.stopped = ""
@@ -158,7 +148,7 @@ class Sizing:
             self.considered += 1
             try:
                 bound = self._bound(devices)
-            except _OutOfLimitsError as reached:
+            except OutOfLimitsError as reached:
                 self.considered -= 1
                 return self._beyond(place, reached.limit)
             if bound is None or not self.goal.met(bound):
@@ -213,9 +203,25 @@ class Sizing:
             inputs = replace(self.base, cluster=self.on(devices))
             # As many as `plan` finds at least: which plans are refined after the search depends on it.
             where = (inputs.model, inputs.cluster, inputs.workload)
-            plans = find_plans(*where, self._space, top=2, refuses=self.refuses)
+            searched = self._within(self._slowest_s(devices))
+            plans = find_plans(*where, self._space, top=2, refuses=self.refuses, searched=searched)
             self._last = {devices: (inputs, plans)}
         return self._last[devices]
+
+    def _slowest_s(self, devices: int) -> float:
+        """Seconds of a step of which plans of a count are still of use."""
+        if self.known is None:
+            return math.inf
+        limits = [self.goal.step_time_s, self.known.step_time_s if devices == self.known.devices else None]
+        return min([math.inf, *(limit for limit in limits if limit is not None)])
+
+    def _within(self, slowest_s: float) -> Search:
+        """Searches for plans that take no longer."""
+
+        def searched(*where: Any, beat_s: float = math.inf, **settings: Any) -> SearchResult:
+            return self._searched(*where, beat_s=min(beat_s, slowest_s), **settings)
+
+        return searched
 
     @property
     def ruled_out(self) -> int:
@@ -261,7 +267,8 @@ class Sizing:
         """The space of the question, whoever runs its plans."""
         return space_of(self.base.model, self.base.workload, part.devices, pin=self.pin, forbid=self.forbid)
 
-    def _space(self, part: ClusterSpec) -> Space:
+    def _runnable(self, part: ClusterSpec) -> Space:
+        """What is searched of a part: what the framework can run of the question's space."""
         model, workload, space = self.base.model, self.base.workload, self._asked(part)
         if self.refuses is None:
             return space
@@ -279,7 +286,7 @@ class Sizing:
         except InputError as error:
             self.unusable = self.unusable or error
             return None
-        time_s = _least_s(model, where.groups[0], workload, space)
+        time_s = least_step_s(model, where.groups[0], workload, space)
         if time_s is None:
             return None
         days = price = None
@@ -354,45 +361,6 @@ class Sized:
         """Look at the counts."""
         found = sizing.first()
         return cls(sizing=sizing, found=found, trainer=trainer, stopped=sizing.stopped, at_least=sizing.at_least)
-
-
-@lru_cache(maxsize=MOST_BOUNDS)
-def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
-    """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
-
-    Raises:
-        _OutOfLimitsError: a limit is reached before all rows are bounded.
-    """
-    hardware = hardware_of(group, workload)
-    least_s = np.inf
-    for number, grid in enumerate(_grids(model, workload, group.devices, space)):
-        if number and (limit := spent()):
-            raise _OutOfLimitsError(limit)
-        bounds = RowBounds(grid, model, hardware, workload)
-        possible = bounds.peak_bytes <= hardware.memory_bytes
-        least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
-    return least_s if np.isfinite(least_s) else None
-
-
-def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
-    """The rows of a count part after part; few ones are kept for the other trainers of adapters, for which they are as
-    legal."""
-    if model.tuning is None:
-        return grid_parts(model, workload, devices, space)
-    any_framework = replace(workload, software=DEFAULT_SOFTWARE)
-    few = _few_rows(replace(model, tuning=None), any_framework, devices, space)
-    return grid_parts(model, workload, devices, space) if few is None else few
-
-
-@lru_cache(maxsize=512)
-def _few_rows(model: ModelSpec, workload: Workload, devices: int, space: Space) -> tuple[Grid, ...] | None:
-    """All rows of a count; None where they are too many to be kept."""
-    found: list[Grid] = []
-    for part in grid_parts(model, workload, devices, space):
-        found.append(part)
-        if sum(one.rows for one in found) > KEPT_ROWS:
-            return None
-    return tuple(found)
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
@@ -37,13 +38,17 @@ def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Siz
         if best is not None and (limit := spent()):
             stopped, at_least = limit, 1
             break
-        most = MOST_DEVICES if best is None or best.found is None else best.found.devices
+        known = None if best is None else best.found
         try:
             base = job_inputs(priced_as(job, trainer), usual_devices=BATCH_DEVICES)
-            sizing = Sizing(base, goal, limits.pin, limits.forbid, target=trainer, most=most)
+            asked = partial(Sizing, base, goal, limits.pin, limits.forbid, target=trainer)
+            sizing = asked() if known is None else asked(most=known.devices, known=known)
             if not sizing.runs:
                 continue
             one = Sized.of(sizing, trainer)
+            if best is not None and one.found is not None and _order(one) < _order(best):
+                # The answer shows what its other counts take, too.
+                one = Sized.of(asked(most=one.found.devices), trainer)
         except (InputError, UnsupportedError):
             continue  # it does not train this
         stopped, at_least = stopped or one.stopped, min(at_least, one.at_least)

@@ -1,0 +1,72 @@
+"""What no plan of a number of devices can beat: the least bound of all legal rows that may fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.budget import spent
+from meshwright.estimate.hardware import hardware_of
+from meshwright.search.bound import RowBounds
+from meshwright.search.grid import Grid
+from meshwright.search.legal_rows import grid_parts
+from meshwright.search.space import Space
+from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.software import DEFAULT_SOFTWARE
+from meshwright.specs.workload import Workload
+
+MOST_BOUNDS = 4096
+"""Bounds that are kept: those of every count, of trainers that are asked one after the other."""
+KEPT_ROWS = 8192
+"""Of one count, which take up to about a megabyte."""
+
+
+class OutOfLimitsError(Exception):
+    """A count could not be bounded within the limits."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+@lru_cache(maxsize=MOST_BOUNDS)
+def least_step_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
+    """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
+
+    Raises:
+        OutOfLimitsError: a limit is reached before all rows are bounded.
+    """
+    hardware = hardware_of(group, workload)
+    least_s = np.inf
+    for number, grid in enumerate(_grids(model, workload, group.devices, space)):
+        if number and (limit := spent()):
+            raise OutOfLimitsError(limit)
+        bounds = RowBounds(grid, model, hardware, workload)
+        possible = bounds.peak_bytes <= hardware.memory_bytes
+        least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
+    return least_s if np.isfinite(least_s) else None
+
+
+def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
+    """The rows of a count part after part; few ones are kept for the other trainers of adapters, for which they are as
+    legal."""
+    if model.tuning is None:
+        return grid_parts(model, workload, devices, space)
+    any_framework = replace(workload, software=DEFAULT_SOFTWARE)
+    few = _few_rows(replace(model, tuning=None), any_framework, devices, space)
+    return grid_parts(model, workload, devices, space) if few is None else few
+
+
+@lru_cache(maxsize=512)
+def _few_rows(model: ModelSpec, workload: Workload, devices: int, space: Space) -> tuple[Grid, ...] | None:
+    """All rows of a count; None where they are too many to be kept."""
+    found: list[Grid] = []
+    for part in grid_parts(model, workload, devices, space):
+        found.append(part)
+        if sum(one.rows for one in found) > KEPT_ROWS:
+            return None
+    return tuple(found)
