@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,43 @@ def test_published_models_are_the_sizes_they_are(made: str, parameters: int, tmp
     report = checked(tmp_path, SEVEN.replace("olmo2_7B", made))
     assert report.inputs is not None
     assert report.inputs.model.parameters == parameters
+
+
+WINDOWS = """    model_config.block.attention.sliding_window = SlidingWindowAttentionConfig(
+        force_full_attention_on_first_layer={first}, force_full_attention_on_last_layer=True, pattern={pattern}
+    )
+    model_config.block.attention.use_flash = True
+    return"""
+
+
+def test_windows_that_a_script_sets_are_those_of_its_layers(tmp_path: Path) -> None:
+    set_ = SEVEN.replace("    return", WINDOWS.format(first=False, pattern=[2048, 2048, 2048, -1]))
+    report, published = checked(tmp_path, set_), checked(tmp_path, SEVEN.replace("olmo2_7B", "olmo3_7B"))
+    assert report.ok
+    assert report.inputs is not None
+    assert published.inputs is not None
+    windows = [layer.attention.window for layer in islice(report.inputs.model.layers(), 8)]
+    assert windows == [2048, 2048, 2048, None] * 2
+    assert [layer.attention.window for layer in islice(published.inputs.model.layers(), 4)] == [
+        *(4096, 4096, 4096, None)
+    ]
+    assert report.launch is not None
+    assert "model.sliding_window.pattern" in {one.option for one in report.launch.said}
+
+
+@pytest.mark.parametrize(
+    ("first", "pattern"), [(True, [2048, 2048, 2048, -1]), (False, [2048, -1]), (False, [2048, 1024, 2048, -1])]
+)
+def test_windows_of_another_pattern_are_refused(first: bool, pattern: list[int], tmp_path: Path) -> None:
+    report = checked(tmp_path, SEVEN.replace("    return", WINDOWS.format(first=first, pattern=pattern)))
+    assert [one.field for one in report.violations] == ["model.sliding_window"]
+
+
+def test_windows_under_a_condition_are_not_taken(tmp_path: Path) -> None:
+    body = WINDOWS.format(first=False, pattern=[2048, 2048, 2048, -1]).replace("\n    ", "\n        ")
+    text = SEVEN.replace("    return", f"    if opts.narrow:\n    {body}".replace("        return", "    return"))
+    report = checked(tmp_path, text)
+    assert any("is not read" in one.what for one in report.violations)
 
 
 def test_batches_count_tokens_and_copies_are_nodes(tmp_path: Path) -> None:

@@ -17,7 +17,16 @@ from meshwright.targets import overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
-from meshwright.targets.trainers.olmo_core_module import CLASS, FACTORY, LOADS, MODEL, TRAINS, script_keys
+from meshwright.targets.trainers.olmo_core_module import (
+    CLASS,
+    FACTORY,
+    LOADS,
+    MODEL,
+    SAME,
+    TRAINS,
+    WINDOW,
+    script_keys,
+)
 
 TITLE = "OLMo-core"
 _recognised = marked((".py",), ("olmo_core",), ("TransformerConfig.",), ("TrainModuleConfig(",))
@@ -68,9 +77,7 @@ _SHAPES: dict[str, tuple[str, _Shape]] = {
     "llama3_405B": ("llama", _Shape(16_384, 126, 128, 53_248, 8)),
 }
 """Family of the transformers library and sizes by the name of the function that makes the model."""
-_PLAIN = ("vocab_size", "n_layers", "n_heads", "n_kv_heads", FACTORY)
-_SAME = ("attn_backend", "use_flash", "fused_ops", "dtype", "init_method", "init_seed", "layer_norm_eps", "rope_theta")
-"""Arguments that leave a plan as it is."""
+_PLAIN = ("vocab_size", "n_layers", "n_heads", "n_kv_heads", FACTORY, WINDOW)
 _OPTIMIZERS = {
     "AdamWConfig": "adamw",
     "SkipStepAdamWConfig": "adamw",
@@ -142,12 +149,14 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
         return None
     family, shape = known[made]
     for name in reader.get(MODEL):
-        if name not in (*_PLAIN, *_SAME):
+        if name not in (*_PLAIN, *SAME):
             reader.refuse(f"{MODEL}.{name}", "given", "what it changes of the model is not read", "name the model")
     heads = reader.degree(f"{MODEL}.n_heads", shape.heads)
     layers = reader.degree(f"{MODEL}.n_layers", shape.layers)
+    windows = _windows(reader, family, layers)
     return {
-        "model_type": family,
+        **windows,
+        "model_type": "olmo3" if windows else family,
         "hidden_size": shape.hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
@@ -158,6 +167,27 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
         "tie_word_embeddings": False,
         "rope_theta": 500_000,
     }
+
+
+def _windows(reader: KeyReader, family: str, layers: int) -> dict[str, int]:
+    """The width of windows that are those of Olmo 3: three layers with one, then one without."""
+    key = f"{MODEL}.{WINDOW}"
+    if reader.get(key) is None:
+        return {}
+    pattern, first = reader.get(f"{key}.pattern"), reader.get(f"{key}.force_full_attention_on_first_layer")
+    three_and_one = isinstance(pattern, list) and len(pattern) == 4 and len({*pattern[:3]}) == 1 and pattern[3] == -1
+    if (
+        family in ("olmo2", "olmo3")
+        and three_and_one
+        and first is False  # it is forced by default
+        and layers % 4 == 0
+        and isinstance(pattern[0], int)
+        and pattern[0] > 0
+    ):
+        return {"sliding_window": pattern[0]}
+    why = "windows on three layers of four, the first among them, are read"
+    reader.refuse(key, pattern or "given", why, "name the model")
+    return {}
 
 
 def _row(reader: KeyReader, devices: int | None) -> tuple[PlanRow | None, tuple[str, ...]]:

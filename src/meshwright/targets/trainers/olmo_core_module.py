@@ -13,6 +13,9 @@ from meshwright.errors import InputError, Problem
 from meshwright.targets.keys import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 
+SAME = ("attn_backend", "use_flash", "fused_ops", "dtype", "init_method", "init_seed", "layer_norm_eps", "rope_theta")
+"""Names of what leaves a plan as it is."""
+WINDOW = "sliding_window"
 MODEL, TRAINS, LOADS = "model", "train_module", "data_loader"
 FACTORY, CLASS = "made_by", "class"
 """Stand among the arguments of a call for what is called."""
@@ -90,8 +93,23 @@ class _Reader:
             batch = self._value(_given(around[0])["global_batch_size"])
             self.found.open.pop(LOADS)
             self.found.keys[LOADS] = {"global_batch_size": self._settled(batch, f"{LOADS}.global_batch_size")}
+        always = {id(one) for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) for one in node.body}
         for statement in self._changing(self.tree.body):
-            self._unread(statement.lineno, f"{ast.unparse(statement)[:60]} changes what is configured above it")
+            if not self._taken(statement, always=id(statement) in always):
+                self._unread(statement.lineno, f"{ast.unparse(statement)[:60]} changes what is configured above it")
+
+    def _taken(self, statement: ast.stmt, *, always: bool) -> bool:
+        """Whether a statement changes no plan, or the windows of all attention, which then stand with the model."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return False
+        parts = ast.unparse(statement.targets[0]).split(".")
+        model = self.found.keys.get(MODEL)
+        if parts[-1] in SAME:
+            return True
+        if parts[-3:] != ["block", "attention", WINDOW] or not always or not isinstance(model, dict):
+            return False
+        model[WINDOW] = self._settled(self._value(statement.value), f"{MODEL}.{WINDOW}")
+        return True
 
     def _named(self, name: str, value: ast.expr) -> None:
         found = self._value(value)
