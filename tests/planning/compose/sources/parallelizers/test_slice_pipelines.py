@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.composed import SliceEffort
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
     Allowed,
@@ -83,3 +84,17 @@ def test_an_answer_fits_where_it_fits_with_the_micro_batches_in_flight_there(sta
         assert search._fitting(0, end, 0, 1, wave, stages) == fit
         dropped += len(every) - len(fit)
     assert search.counts["partial plans: too large at their place"] == dropped
+
+
+def test_devices_without_bf16_have_the_layers_of_their_share_at_fp16() -> None:
+    """What they compute at fp32, which stands first in their datasheet, is an eighth of it."""
+    layers = 28
+    questions = composer_of(Plain(), gpus="8xV100-32,8xA100-80", layers=layers).questions
+    allowed = Allowed(cuts=tuple(range(layers)), sizes={}, uneven=frozenset(), near=1.0, most_stages=99)
+    search = SlicePipelines(questions=questions, allowed=allowed)
+    older, newer = (group.device for group in questions.cluster.groups)
+    at_16_bits = older.peak("fp16"), newer.peak("bf16")
+    assert all(at_16_bits)
+    share = layers * at_16_bits[0] / sum(at_16_bits)
+    most = layers - min(search._firsts((IslandPart(0, 8), IslandPart(1, 8)), 0, 8, layers))
+    assert share <= most < share + 1
