@@ -13,11 +13,8 @@ from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.cluster import default_links, group_names, node_group
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import plain_name
-from meshwright.shapes import Int
-from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
-
-JOINED = " + "
-"""Between the names of groups that are planned as one of equal ranks."""
+from meshwright.shapes import Bool, Int
+from meshwright.specs.cluster import AND, ClusterSpec, DomainSpec, NodeGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +54,7 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     groups: list[NodeGroup] = []
     stranded = grown = next_free = 0
     joined: set[int] = set()
+    renamed: dict[str, str] = {}
     for group, first in zip(cluster.groups, ends, strict=False):
         node = np.arange(group.devices) // group.devices_per_node
         hit = np.isin(node, node[gone[first : first + group.devices]])
@@ -69,11 +67,15 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
                 nodes, grown = nodes + more.nodes, grown + more.devices
         if not nodes:
             continue
-        place = _places(np.unique(node[~hit]), nodes)
+        staying = np.unique(node[~hit])
+        later = _left_of(group, hit) if len(staying) else group
+        renamed[group.name] = later.name
+        # Nodes of several groups that count as one keep their order, so that it is known which is which.
+        place = np.searchsorted(staying, np.arange(node[-1] + 1)) if later.counted else _places(staying, nodes)
         within = np.arange(group.devices) % group.devices_per_node
         slots = next_free + place[node[~hit]] * group.devices_per_node + within[~hit]
         number[first : first + group.devices][~hit] = slots
-        groups.append(resized(group, nodes))
+        groups.append(resized(later, nodes * group.devices_per_node // later.devices_per_node))
         next_free += groups[-1].devices
     others = [more for index, more in enumerate(new.groups if new else ()) if index not in joined]
     names = group_names([group.name for group in [*groups, *others]])
@@ -86,7 +88,12 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
             field="lost",
             code="MW218",
         )
-    given = {frozenset(link.between): link for link in cluster.links}
+    kept = [
+        replace(link, between=(renamed[link.between[0]], renamed[link.between[1]]))
+        for link in cluster.links
+        if renamed.keys() >= {*link.between}
+    ]
+    given = {frozenset(link.between): link for link in kept}
     left = replace(
         cluster,
         name=",".join(f"{group.devices}x{group.device.name}" for group in groups),
@@ -134,7 +141,7 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
     """Which devices are lost."""
     gone = np.zeros(cluster.devices, dtype=bool)
     problems: list[Problem] = []
-    ends = [0, *accumulate(group.devices for group in cluster.groups)]
+    spans = _spans(cluster)
     for item in filter(None, (part.strip() for part in text.split(","))):
         if match := re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", item):
             first, last = int(match[1]), int(match[2] or match[1])
@@ -145,43 +152,78 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
                 problems.append(Problem(what=f"--lost {item}", why=why, field="lost"))
             continue
         match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
-        places = _named(cluster.groups, match[2] if match else item)
-        if match and not places and (whole := _joined(cluster.groups, match[2])) is not None:
-            places = _named(cluster.groups, whole)  # its ranks are equal: any of them
-        elif not match and (whole := _joined(cluster.groups, item)) is not None:
-            places = []
-        if not places:
-            names = [group.name for group in cluster.groups]
-            if (whole := _joined(cluster.groups, item)) is not None:
+        name = match[2] if match else item
+        whole = _joined(cluster.groups, name)
+        found = _named(spans, name)
+        if match and not found and whole is not None:
+            found = _named(spans, whole)  # its ranks are equal: any of them
+        if not found:
+            if whole is not None:
                 why = f"the plan holds {whole} as one group of equal ranks, and not how many devices of it are {item}"
                 fix = f"say how many, such as 8x{item}, or the numbers of its devices"
-                problems.append(Problem(what=f"--lost {item[:60]!r}", why=why, fix=fix, field="lost"))
-                continue
-            close = nearest(match[2] if match else item, names)
-            fix = f"did you mean {close[0]}?" if close else f"groups: {', '.join(names)}"
-            problems.append(
-                Problem(what=f"--lost {item[:60]!r}", why="it names no group or device", fix=fix, field="lost")
-            )
+            else:
+                close, names = nearest(name, every := [group.name for group, _ in spans]), ", ".join(every)
+                why, fix = "it names no group or device", f"did you mean {close[0]}?" if close else f"groups: {names}"
+            problems.append(Problem(what=f"--lost {item[:60]!r}", why=why, fix=fix, field="lost"))
             continue
-        wanted = int(match[1]) if match else sum(cluster.groups[place].devices for place in places)
-        for place in reversed(places):
-            taken = min(wanted, cluster.groups[place].devices)
-            gone[ends[place + 1] - taken : ends[place + 1]] = True
+        there = sum(group.devices for group, _ in found)
+        wanted = int(match[1]) if match else there
+        for group, first in reversed(found):
+            taken = min(wanted, group.devices)
+            gone[first + group.devices - taken : first + group.devices] = True
             wanted -= taken
         if wanted:
-            there = sum(cluster.groups[place].devices for place in places)
             problems.append(Problem(what=f"--lost {item}", why=f"there are {there:,} of them", field="lost"))
     if problems:
         raise InputError(problems, code="MW218")
     return gone
 
 
-def _named(groups: Sequence[NodeGroup], name: str) -> list[int]:
-    """Groups of a name, else of a device."""
-    by_name = [i for i, group in enumerate(groups) if group.name == name]
+def _spans(cluster: ClusterSpec) -> list[tuple[NodeGroup, int]]:
+    """Every group that the cluster states with its first device; one that several count as as well."""
+    found: list[tuple[NodeGroup, int]] = []
+    first = 0
+    for group in cluster.groups:
+        found.append((group, first))
+        for one in _counted(group):
+            found.append((one, first))
+            first += one.devices
+        first = found[-1][1] + found[-1][0].devices
+    return found
+
+
+def _counted(group: NodeGroup) -> tuple[NodeGroup, ...]:
+    """The groups that count as this one, where it holds all of them."""
+    return group.counted if sum(one.devices for one in group.counted) == group.devices else ()
+
+
+def _left_of(group: NodeGroup, hit: Bool[np.ndarray, "devices"]) -> NodeGroup:
+    """What a group is without some of its nodes: where one of those that count as it is left alone, that one.
+
+    Args:
+        group: before.
+        hit: its devices that stay behind.
+    """
+    ends = np.cumsum([0, *(one.devices for one in _counted(group))])
+    left = [
+        (one, int((~hit[first : first + one.devices]).sum()))
+        for one, first in zip(_counted(group), ends.tolist(), strict=False)
+    ]
+    some = [(one, devices) for one, devices in left if devices]
+    if any(devices % one.devices_per_node for one, devices in some):
+        return replace(group, counted=())
+    counted = tuple(resized(one, devices // one.devices_per_node) for one, devices in some)
+    return counted[0] if len(counted) == 1 else replace(group, counted=counted)
+
+
+def _named(spans: Sequence[tuple[NodeGroup, int]], name: str) -> list[tuple[NodeGroup, int]]:
+    """Groups of a name, else of a device; no group beside those that count as it."""
+    by_name = [(group, first) for group, first in spans if group.name == name]
     wanted = plain_name(name)
     by_device = [
-        i for i, group in enumerate(groups) if wanted in map(plain_name, (group.device.name, *group.device.aliases))
+        (group, first)
+        for group, first in spans
+        if not _counted(group) and wanted in map(plain_name, (group.device.name, *group.device.aliases))
     ]
     return by_name or by_device
 
@@ -189,5 +231,5 @@ def _named(groups: Sequence[NodeGroup], name: str) -> list[int]:
 def _joined(groups: Sequence[NodeGroup], name: str) -> str | None:
     """The group of equal ranks that a group or device is a part of, by its name; None where there is none."""
     wanted = plain_name(name)
-    parts = {group.name: [plain_name(one) for one in group.name.split(JOINED)] for group in groups}
+    parts = {group.name: [plain_name(one) for one in group.name.split(AND)] for group in groups}
     return next((whole for whole, names in parts.items() if len(names) > 1 and wanted in names), None)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.planning.changed_cluster import JOINED, resized
-from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
+from meshwright.planning.changed_cluster import resized
+from meshwright.specs.cluster import AND, ClusterSpec, LinkSpec, NodeGroup
 
 
 def equal_groups_joined(
@@ -51,7 +51,11 @@ def equal_groups_joined(
 def _as_one(run: list[NodeGroup]) -> NodeGroup:
     if len(run) == 1:
         return run[0]
-    joined = replace(resized(run[0], sum(group.nodes for group in run)), name=JOINED.join(group.name for group in run))
+    joined = replace(
+        resized(run[0], sum(group.nodes for group in run)),
+        name=AND.join(group.name for group in run),
+        counted=tuple(run),
+    )
     if len({_charged(group) for group in run}) == 1:
         return joined
     measured = any(group.power_w_per_device for group in run)

@@ -5,7 +5,7 @@ A domain is a set of consecutive devices joined by one kind of link; an NVLink d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from meshwright.records import fields_of
@@ -111,6 +111,8 @@ class NodeGroup(HashedOnce):
 
     The group's own nodes are then as large as the largest size that divides them all.
     """
+    counted: tuple[NodeGroup, ...] = field(default=(), compare=False)
+    """Those groups as the cluster states them, in the order of the devices; none of a group that a cluster states."""
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")

@@ -247,6 +247,7 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
         preemptions_per_node_hour=sum(g.nodes * g.preemptions_per_node_hour for g in groups) * each / whole,
         host=min((group.host for group in groups), key=lambda host: host.memory_bytes or math.inf),
         unequal_nodes=_unequal_nodes(groups),
+        counted=tuple(one for group in groups for one in group.counted or (group,)),
     )
 
 
