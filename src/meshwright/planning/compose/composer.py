@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from meshwright.kernels.overlap import exposed_s
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
@@ -30,6 +29,7 @@ from meshwright.planning.compose.sources.native.pipelines import (
     USUAL_CHUNKS,
     NativePipelines,
     SequenceEffort,
+    Use,
 )
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.search.space import Space
@@ -72,7 +72,8 @@ class Composer:
     """Of a stage, numbers that are tried where none is pinned."""
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
-    _ranked: dict[object, Ranked[SplitPipeline]] = field(default_factory=dict)
+    _ranked: dict[Use, tuple[Ranked[SplitPipeline], Ranked[SplitPipeline]]] = field(default_factory=dict)
+    """All sets, as if no gradients between pipelines were hidden; and those of several, as far as they are."""
     _sums_s: dict[object, float] = field(default_factory=dict)
     """Gradients between pipelines, by where these hold which layers; sets differ in micro-batches more often."""
 
@@ -108,21 +109,39 @@ class Composer:
             parts: of the cluster.
             most: how many.
         """
-        return self._of(parts).first(most)
+        return self._of(parts)[0].first(most)
 
     def made(self, parts: Sequence[IslandPart], most: int) -> list[PipelineSet[SplitPipeline]]:
         """The most promising pipeline sets with whole micro-batches, the quickest first; arguments as `sets`."""
-        return self._of(parts).whole(most, self.workload.global_batch)
+        return sorted(itertools.chain(*self.orders(parts, most)), key=lambda one: one.step_s)[:most]
 
-    def _of(self, parts: Sequence[IslandPart]) -> Ranked[SplitPipeline]:
-        """All pipeline sets over these parts, or some of them."""
+    def orders(self, parts: Sequence[IslandPart], most: int) -> tuple[list[PipelineSet[SplitPipeline]], ...]:
+        """The first sets with whole micro-batches in each of two orders, the quickest of each first.
+
+        Gradients between pipelines hide beside the last backwards, how well is known once a plan is priced: all sets as
+        if nothing hid, and those of several pipelines that would be quicker, as if as much did as there is room for.
+
+        Args:
+            parts: of the cluster.
+            most: how many of each.
+        """
+        found = [ranked.whole(most, self.workload.global_batch) for ranked in self._of(parts)]
+        return found[0], found[1]
+
+    def _of(self, parts: Sequence[IslandPart]) -> tuple[Ranked[SplitPipeline], Ranked[SplitPipeline]]:
+        """All pipeline sets over these parts, or some of them, in both orders."""
         key = tuple(parts)
         if key not in self._ranked:
             found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
-            whole = Ranked.of(found, self._synchronised, SETS).whole(TRIED, self.workload.global_batch)
+            whole = Ranked.of(found, self._unhidden, SETS).whole(TRIED, self.workload.global_batch)
             divided = self._divided(key, min([self._quickest_s(key), *(one.step_s for one in whole)]))
             self.counts["pipeline sets"] += len(found) + len(divided)
-            self._ranked[key] = Ranked.of([*found, *divided], self._synchronised, SETS)
+            every = [*found, *divided]
+            several = [one_set for one_set in every if len(one_set.pipelines) > 1]
+            self._ranked[key] = (
+                Ranked.of(every, self._unhidden, SETS),
+                Ranked.of(several, self._synchronised, SETS),
+            )
         return self._ranked[key]
 
     def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
@@ -142,7 +161,7 @@ class Composer:
             sets = [one_set for own in search.divisions() for one_set in self._products(own)]
             found |= {tuple(map(id, one_set.pipelines)): one_set for one_set in sets}
             # Which pipelines are worth the most depends on the horizon: those of one far off miss what is quicker.
-            whole = Ranked.of(sets, self._synchronised, SETS).whole(TRIED, self.workload.global_batch)
+            whole = Ranked.of(sets, self._unhidden, SETS).whole(TRIED, self.workload.global_batch)
             quicker_s = min((one.step_s for one in whole), default=math.inf)
             if quicker_s > CLEARLY_NEARER * best_s:
                 break
@@ -152,8 +171,7 @@ class Composer:
 
     def _quickest_s(self, parts: tuple[IslandPart, ...]) -> float:
         """Step of the best pipeline set that was found over some of these parts by themselves."""
-        known = (self._ranked[own] for own in self._ranked if isinstance(own, tuple) and set(own) < set(parts))
-        firsts = (one for ranked in known for one in ranked.whole(1, self.workload.global_batch))
+        firsts = (one for own in self._ranked if set(own) < set(parts) for one in self.made(own, 1))
         return min((one.step_s for one in firsts), default=math.inf)
 
     def _products(self, choices: Sequence[Sequence[SplitPipeline]]) -> Iterator[PipelineSet[SplitPipeline]]:
@@ -169,17 +187,23 @@ class Composer:
         first = {one.wave: one for one in reversed(own) if one.chunks == 1}
         return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
+    def _unhidden(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
+        """With all gradients between pipelines after the last backward, over the slowest link between them."""
+        return replace(one_set, step_s=one_set.step_s + self._sum_s(one_set, anywhere=True))
+
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
+        """With what of the gradients between pipelines finds no room beside the last backwards."""
+        spare_s = min(one.spare_s for one in one_set.pipelines)
+        late_s = self.islands.late_s(one_set.islands, self._sum_s(one_set, anywhere=False), spare_s)
+        return replace(one_set, step_s=one_set.step_s + late_s)
+
+    def _sum_s(self, one_set: PipelineSet[SplitPipeline], *, anywhere: bool) -> float:
+        """Gradients between pipelines by themselves; arguments as `gradient_sum_s`."""
         pipelines = one_set.pipelines
-        if len(pipelines) < 2:
-            return one_set
-        key = tuple((one.stage_islands, one.stage_devices, one.layers) for one in pipelines)
+        key = anywhere, *((one.stage_islands, one.stage_devices, one.layers) for one in pipelines)
         if key not in self._sums_s:
             gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")
-            self._sums_s[key] = gradient_sum_s(pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
-        hardware = [self.islands.hardware(group) for group in one_set.islands]
-        early = min(one.software.overlap for one in hardware)
-        slowdown = max(one.efficiency.overlap_slowdown for one in hardware)
-        sum_s, spare_s = self._sums_s[key], min(one.spare_s for one in pipelines)
-        late_s = sum_s * (1 - early) + float(exposed_s(sum_s * early, spare_s, slowdown))
-        return replace(one_set, step_s=one_set.step_s + late_s)
+            self._sums_s[key] = gradient_sum_s(
+                pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0], anywhere=anywhere
+            )
+        return self._sums_s[key]

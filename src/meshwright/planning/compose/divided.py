@@ -13,6 +13,7 @@ Restrictions made for speed: the shares of `shares`, at most four pipelines, so 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,8 @@ AT_ONCE = 5
 """Uses whose layers are split before divisions are compared again."""
 MOST_DIVISIONS = 12
 """Divisions that the answer may be chosen from."""
+MOST_HIDDEN = 4
+"""Likewise where gradients between pipelines hide as well as they can."""
 AROUND = 1.02
 """Times the step of the best pipeline set of whole islands that a division may promise: closed forms are that near."""
 
@@ -150,7 +153,8 @@ class Divided:
         batch = float(self.through.islands.workload.global_batch)
         chosen = np.zeros((1, 0), dtype=np.int64)
         left, worth = there[None, :], np.zeros(1)
-        found: list[tuple[float, tuple[int, ...]]] = []
+        late = self.through.islands.late_s(groups, 1.0, math.inf)
+        found: list[tuple[float, float, tuple[int, ...]]] = []
         for _ in range(MOST_PIPELINES):
             last = chosen[:, -1] if chosen.shape[1] else np.zeros(1, dtype=np.int64)
             able = (taken[None] <= left[:, None]).all(axis=2) & (np.arange(len(uses)) >= last[:, None])
@@ -158,15 +162,18 @@ class Divided:
             chosen = np.column_stack([chosen[which], added])
             left, worth = left[which] - taken[added], worth[which] + values[added]
             loss = self._sync_s(taken[chosen].sum(axis=2)) * batch / self.horizon_s
-            good = np.flatnonzero((worth - loss >= batch) & ~whole[chosen].all(axis=1))
-            found += [(float(worth[i] - loss[i]), tuple(chosen[i].tolist())) for i in good.tolist()]
+            good = np.flatnonzero((worth - late * loss >= batch) & ~whole[chosen].all(axis=1))
+            found += [(float(worth[i]), float(loss[i]), tuple(chosen[i].tolist())) for i in good.tolist()]
             kept = _largest(worth + left @ per_device, BEAM, batch)
             chosen, left, worth = chosen[kept], left[kept], worth[kept]
-        found.sort(key=lambda one: -one[0])
-        return [division for _, division in found[:MOST_DIVISIONS]]
+        # How much of the gradients hides is known once layers are split: the best with none, and with what may.
+        unhidden = sorted((one for one in found if one[0] - one[1] >= batch), key=lambda one: one[1] - one[0])
+        hidden = sorted(found, key=lambda one: late * one[1] - one[0])
+        both = dict.fromkeys(division for *_, division in (*unhidden[:MOST_DIVISIONS], *hidden[:MOST_HIDDEN]))
+        return list(both)
 
     def _sync_s(self, devices: Int[np.ndarray, "divisions pipelines"]) -> Float[np.ndarray, "divisions"]:
-        """Gradients between the pipelines over the quickest link there is: what they take at least."""
+        """Gradients between the pipelines over the quickest link there is."""
         count = devices.shape[1]
         through, groups = self.through, [part.group for part in self.parts]
         islands = through.islands

@@ -159,7 +159,11 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
 
 
 def gradient_sum_s(
-    pipelines: Sequence[AnyPaced], gradient_bytes: float, bandwidth: Callable[[int, int], float]
+    pipelines: Sequence[AnyPaced],
+    gradient_bytes: float,
+    bandwidth: Callable[[int, int], float],
+    *,
+    anywhere: bool = False,
 ) -> float:
     """Gradients summed between pipelines, layer by layer, by the narrowest stage that holds it over the slowest link.
 
@@ -169,6 +173,7 @@ def gradient_sum_s(
         pipelines: on different devices.
         gradient_bytes: of the whole model.
         bandwidth: bytes per second and device between two islands.
+        anywhere: over the slowest link between islands of two pipelines, whoever holds the layer.
     """
     if len(pipelines) < 2:
         return 0.0
@@ -179,6 +184,9 @@ def gradient_sum_s(
     devices = [np.array(one.stage_devices)[place] for one, place in zip(pipelines, held, strict=True)]
     where = [np.searchsorted(groups, one.stage_islands)[place] for one, place in zip(pipelines, held, strict=True)]
     slowest = np.min([links[one, other] for one, other in itertools.combinations(where, 2)], axis=0)
+    if anywhere:
+        own = [np.searchsorted(groups, sorted(one.islands)) for one in pipelines]
+        slowest = min(float(links[np.ix_(one, other)].min()) for one, other in itertools.combinations(own, 2))
     layer_s = 1.0 / (np.min(devices, axis=0) * slowest)
     most = max(float(np.bincount(place, layer_s).max()) for place in held) / len(layer_s)
     return 2 * (count - 1) / count * gradient_bytes * most

@@ -205,19 +205,22 @@ class NativeSource:
         """The first few of a composer that fit, as long as they promise to be about as quick."""
         found: list[PricedPlan] = []
         # Of sizes that do not divide the batch, sets that promise little in fractions may be the quickest in whole.
-        promised = composer.made(parts, max(3 * most, UNEVENLY_COMPOSED if composer.uneven else 0))
-        plans = [native_plan(made, self.cluster) for made in promised[:most]]
-        self._pricer.price_rows(plans)
-        later = (native_plan(made, self.cluster) for made in promised[most:])
-        for made, plan in zip(promised, chain(plans, later), strict=True):
-            self._sets[plan] = made
-            if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
-                break
-            candidate = self._candidate(plan)
-            if candidate is not None:
-                found.append(candidate)
-            if len(found) == most:
-                break
+        orders = composer.orders(parts, max(3 * most, UNEVENLY_COMPOSED if composer.uneven else 0))
+        for promised, places in zip(orders, (most, most // 2), strict=True):
+            plans = [native_plan(made, self.cluster) for made in promised[:places]]
+            self._pricer.price_rows(plans)
+            later = (native_plan(made, self.cluster) for made in promised[places:])
+            fits = 0
+            for made, plan in zip(promised, chain(plans, later), strict=True):
+                self._sets[plan] = made
+                if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
+                    break
+                candidate = self._candidate(plan)
+                if candidate is not None:
+                    found.append(candidate)
+                    fits += 1
+                if fits == places:
+                    break
         again = sorted(found, key=_step_s)[: RESTATED if most >= COMPOSED else 1]
         return [*(better for one in again for better in self._of_other_ways(one, composer.space)), *found]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.kernels.overlap import exposed_s
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
@@ -211,6 +212,19 @@ class NativeIslands:
         if key not in self._links:
             self._links[key] = link_between(self.cluster, *key)
         return self._links[key]
+
+    def late_s(self, groups: Iterable[int], comm_s: float, compute_s: float) -> float:
+        """What of gradients between pipelines the step waits for.
+
+        Args:
+            groups: that the pipelines stand on.
+            comm_s: their sum by itself.
+            compute_s: of the last backwards that it may run beside.
+        """
+        hardware = [self.hardware(group) for group in groups]
+        early_s = comm_s * min(one.software.overlap for one in hardware)
+        slowdown = max(one.efficiency.overlap_slowdown for one in hardware)
+        return comm_s - early_s + float(exposed_s(early_s, compute_s, slowdown))
 
     def rate(self, part: IslandPart) -> float:
         """Layers x sequences per second that no strategy of a part exceeds, memory apart."""
