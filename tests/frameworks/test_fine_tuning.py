@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from meshwright.fields.job import JobFields
+from meshwright.planning.for_target import priced_as
+from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
 from tests.frameworks.stand_ins import without_init
 from tests.targets.test_adapters import files_of, tuned
@@ -80,6 +83,16 @@ def test_axolotl_reads_what_the_plan_means(one: Job, axolotl: Any) -> None:
         assert made.fsdp_config.reshard_after_forward == strategy.data.reshard
     else:
         assert made.deepspeed == "ds_config.json"
+
+
+def test_axolotl_stores_experts_in_4_bits_by_names_of_modules(axolotl: Any) -> None:
+    asked = JobFields(model="qwen3-30b-a3b", gpus="1xH100", seq_len=2048, lora="r=8,base=nf4")
+    one = plan_question("dp1.mbs1.rc-full", priced_as(asked, "axolotl")).job
+    keys = yaml.safe_load(files_of("axolotl", one)["axolotl.yaml"])
+    made = axolotl(**keys, base_model="any")
+    assert made.quantize_moe_experts
+    assert made.load_in_4bit
+    assert set(made.lora_target_modules) == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
 def test_peft_reads_adapters(tmp_path: Path) -> None:
