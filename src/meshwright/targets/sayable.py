@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from meshwright.errors import Problem
@@ -194,11 +195,19 @@ def _settings(families: LayerStrategy) -> dict[str, object]:
     found: dict[str, object] = {"optimizer_tile": families.optimizer_tile}
     for family in _FAMILIES:
         record = getattr(families, family)
-        found |= {f"{family}.{item.name}": getattr(record, item.name) for item in fields(record)}
+        for name, field in _dotted(family, record.__class__):
+            found[name] = getattr(record, field)
     return found
 
 
-def neutral() -> dict[str, object]:
+@cache
+def _dotted(family: str, record: Any) -> tuple[tuple[str, str], ...]:
+    """Dotted names of the fields of a family, with the fields: a search asks for them hundreds of times."""
+    return tuple((f"{family}.{field.name}", field.name) for field in fields(record))
+
+
+@cache
+def neutral() -> Mapping[str, object]:
     """The value of every setting that a plan need not state."""
     return {**NEUTRAL, **_settings(LayerStrategy())}
 
