@@ -28,6 +28,26 @@ MORE = (
     "plan qwen3-30b-a3b --gpus 8xH100,8xA100-80,8xV100-32 --gbs 64 --seq 2048 -o plans.json",
 )
 """Of verbs that work on several cores, or keep files."""
+OF_PLANS = (
+    "check plans.json#1",
+    "explain plans.json#1",
+    "compare plans.json#1 plans.json#2",
+    "trace plans.json#1 -o step.json",
+    "report plans.json -o report.html",
+    "export plans.json#1 --to megatron -o launched",
+)
+"""Of verbs that read the plans of `PLANNED`, which is asked once."""
+OF_NUMBERS = (
+    "estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100",
+    "schedule best --p 4 --m 8",
+    "validate measured.csv -o predictions.csv",
+    "models show llama-3.1-8b",
+    "gpus show H100",
+    "clusters show 16xH100,8xA100-80",
+)
+"""Of others that answer without devices."""
+PLANNED = "plan gpt2-xl --gpus 8xH100 --gbs 32 --seq 1024 --top 3 -o plans.json"
+MEASURED = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
 STUDY = 'model = ["gpt2", "gpt2-xl"]\ngpus = ["4xH100", "8xH100"]\ngbs = 16\nseq = 1024\n'
 TIMING = re.compile(r'\n +"timing": \{(?:[^{}]|\{[^{}]*\})*\},?')
 """How long the search took, which is the one thing that differs."""
@@ -54,10 +74,13 @@ class Setting:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.cores])
 
 
-def answer(words: str, setting: Setting, folder: Path) -> dict[str, object]:
+def answer(words: str, setting: Setting, folder: Path, plans: bytes = b"") -> dict[str, object]:
     """What a command prints and writes, in a folder of its own."""
     folder.mkdir()
     (folder / "study.toml").write_text(STUDY)
+    (folder / "measured.csv").write_bytes(MEASURED.read_bytes())
+    if plans:
+        (folder / "plans.json").write_bytes(plans)
     command = [sys.executable, "-m", "meshwright", *words.split(), "--json"]
     ran = subprocess.run(
         command,
@@ -70,7 +93,8 @@ def answer(words: str, setting: Setting, folder: Path) -> dict[str, object]:
         preexec_fn=setting.bind,
     )
     assert ran.returncode in (0, 5), ran.stdout + ran.stderr
-    return {"printed": TIMING.sub("", ran.stdout), **{path.name: written(path) for path in folder.iterdir()}}
+    files = {str(path.relative_to(folder)): written(path) for path in folder.rglob("*") if path.is_file()}
+    return {"printed": TIMING.sub("", ran.stdout), **files}
 
 
 def written(path: Path) -> object:
@@ -96,12 +120,20 @@ def test_ten_times_in_one_process_give_the_same_bytes(words: str, capsys: pytest
     assert len(answers) == 1
 
 
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Three plans in a file."""
+    folder = tmp_path_factory.mktemp("planned")
+    answer(PLANNED, Setting(hash_seed=0, threads=1, cores=1), folder / "there")
+    return (folder / "there" / "plans.json").read_bytes()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [*QUESTIONS, *MORE])
-def test_ten_processes_give_the_same_bytes(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [*QUESTIONS, *MORE, *OF_PLANS, *OF_NUMBERS])
+def test_ten_processes_give_the_same_bytes(words: str, tmp_path: Path, plans: bytes) -> None:
     """Every combination of threads and cores at least twice, and a hash seed of its own each time."""
     settings = [Setting(hash_seed=n, threads=1 + n % 2, cores=1 + n // 2 % 2) for n in range(REPEATS)]
-    first, *others = (answer(words, setting, tmp_path / str(n)) for n, setting in enumerate(settings))
+    first, *others = (answer(words, setting, tmp_path / str(n), plans) for n, setting in enumerate(settings))
     for setting, other in zip(settings[1:], others, strict=True):
         assert other == first, setting
 
