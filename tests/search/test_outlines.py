@@ -12,16 +12,22 @@ from meshwright.budget import TIME_LIMIT, Budget
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
 from meshwright.search.away import held_to, narrow_space, schedule_spaces
 from meshwright.search.axes import ways_of
+from meshwright.search.block import Block
 from meshwright.search.explored import SHAPE_TOO_LARGE
 from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import SpaceSearch
 from meshwright.search.outlines import Outline, Outlines
+from meshwright.search.priced_rows import PricedRows
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
+from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.space import Space
+from meshwright.specs import Workload
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.row import recompute_fields
 from meshwright.specs.strategy import EXPERT_OVERLAPS
@@ -145,6 +151,28 @@ def test_a_narrowed_outline_keeps_every_plan_that_fits_below_its_bound() -> None
                 raised += bound_of.get(row, 0.0) > before_s * (1 + 1e-6)
         assert run.counts.pruned[SHAPE_TOO_LARGE] > 0 or share == 1.0
     assert min(kept, gone, raised) > 0
+
+
+def test_paths_from_factors_are_those_of_priced_rows() -> None:
+    """No longer, and nearly as long for a model whose devices wait for no host."""
+    pins = (("tp", (1,)), ("cp", (1,)), ("mbs", (1, 2)), ("schedule", SCHEDULES))
+    _, sketched = schedule_spaces(Space(pins=pins, opened=("schedule",)), spec("llama-3.1-8b"))
+    workload = Workload(global_batch=16, seq_len=4096)
+    run = SpaceSearch(spec("llama-3.1-8b"), resolve_gpus("8xH100"), workload, sketched, 3, pareto=False)
+    grid = build_grid(run.model, workload, 8, sketched)
+    every, split = Outlines(run, grid), 0
+    for one in every.of(np.arange(grid.rows)):
+        p, m, sections = every.group(one)
+        shapes = ShapeTables.of([run.factory.sketched_shapes(one.schedule, p, m, one.v)])
+        rows = PricedRows(
+            grid.take(one.row), run.factory, run.model, run.hardware, workload, run.space, sections=sections
+        )
+        known_s = Block(rows, shapes).bounds_s()
+        found_s = every.fitting(sections).paths_s(one.row, shapes)
+        assert (found_s <= known_s * (1 + 1e-9)).all(), one.schedule.token
+        assert (found_s >= known_s * 0.95).all(), one.schedule.token
+        split += shapes.splits
+    assert split
 
 
 def priced(
