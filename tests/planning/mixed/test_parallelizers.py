@@ -51,8 +51,11 @@ def test_the_answer_is_a_plan_set_with_the_parts_of_its_composition(mixed: PlanS
     entry = document["composition"]
     assert entry["parallelizers"] == ["plain", "half"]
     assert entry["slices"][0]["micro_batch_s"] == mixed.composition.slices[0].priced_s
-    assert document["search"]["looked_at"]["questions"] > 0
-    assert all(":" in name for name in document["search"]["pruned"])
+    search = document["search"]
+    assert search["looked_at"]["questions"] > 0
+    assert all(":" in name for name in search["pruned"])
+    assert search["feasible"] == search["priced"] - search["pruned"].get("priced in full: too large", 0)
+    assert search["feasible"] >= len(mixed)
     assert document["mixing"]["alone"][0]["step_time_s"] >= mixed.best.estimate.step_time_s
 
 
