@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
-from meshwright.errors import InputError, Problem, nearest
+from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.beyond import beyond_options
+from meshwright.formats.megatron.foreign import of_the_program
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model_options import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
-from meshwright.formats.megatron.options import Values, known_options, read_options
+from meshwright.formats.megatron.options import Values, read_options
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.row import read_row
 from meshwright.formats.megatron.script import ChosenCommand, training_launch
@@ -29,8 +28,6 @@ _LAYERS_OF_STAGES = (
     "--num-virtual-stages-per-pipeline-rank",
     "--pipeline-model-parallel-layout",
 )
-MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
-"""Entry points of Megatron-LM itself: they add no options that its parser does not have."""
 _DEFAULT_TOKENIZERS = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py"), "GPT2BPETokenizer")
 """What a program's `args_defaults` say where no --tokenizer-type is given, in Megatron-LM and Megatron-DeepSpeed."""
 DEVICES = "devices"
@@ -59,41 +56,13 @@ def read_flags(
     Returns:
         The plan and everything else that was said, with problems instead of exceptions.
     """
-    if isinstance(source, str):
-        source = read_script(source)
-    if isinstance(source, Script):
-        found, notes, problems = training_launch(source), _assumed(source), list(_unread(source))
-    else:
-        found, notes, problems = _of_words(source), [], []
-    problems += found.problems
-    values = read_options(found.words)
-    if any(one.text.startswith("--moe-num-experts") for one in found.words):
-        # What MegaBlocks' fork does without an option.
-        values.given.setdefault("--moe-router-topk", ("1",))
-        values.given.setdefault("--moe-token-dispatcher-type", ("alltoall",))
-    if found.questions or (not found.words and not problems):
-        return MegatronFlags(
-            row=None,
-            layout=None,
-            problems=tuple(problems) or (() if found.questions else _NO_OPTIONS),
-            questions=found.questions,
-            notes=tuple(notes),
-        )
-    if not found.words:
-        return MegatronFlags(row=None, layout=None, problems=tuple(problems), notes=tuple(notes))
-    for flag, value in beside:
-        if flag not in values.given and flag not in values.hidden:
-            values.given[flag] = (value,) if value else ()
-    if "--deepspeed" in values.given:
-        from meshwright.formats.megatron.deepspeed import as_megatron, wrong_of  # few scripts start it
-
-        problems += wrong_of(values)
-        notes += as_megatron(values)
-    else:
-        problems += values.problems
-    own, foreign = _of_the_program(found.program, values)
-    problems += [*own, *beyond_options(values)]
-    notes += [*values.notes, *foreign, *_of_earlier_attention(found.words)]
+    found, notes, problems = _command(source)
+    if found.questions or not found.words:
+        wrong = tuple(problems) or (() if found.questions else _NO_OPTIONS)
+        return MegatronFlags(row=None, layout=None, problems=wrong, questions=found.questions, notes=tuple(notes))
+    values = _values(found.words, beside)
+    wrong_options, taken = _told(values, found)
+    problems, notes = [*problems, *wrong_options], [*notes, *taken]
     started = processes(found.launcher)[0] or found.tasks
     if devices is None:
         devices = found.tasks or _devices(found.launcher, problems)
@@ -101,13 +70,7 @@ def read_flags(
         notes.append(f"the script starts {started} processes, the plan is read for {devices} devices")
     if values.has("--rampup-batch-size"):
         notes.append("the batch grows until --global-batch-size, which is planned: --rampup-batch-size")
-    mixed = _mixed(found.program, values)
-    facts, fact_problems = ({}, []) if mixed else read_facts(values)
-    if mixed:
-        notes.append(f"{mixed} makes layers of Mamba, or of several kinds, which a model's config.json describes")
-    if not mixed and not any(facts.get("tokenizer", ())) and _by_default(values):
-        facts["tokenizer"] = (_DEFAULT_TOKENIZERS.get(found.program.rpartition("/")[2], ""), "")
-    derived = list(fact_problems)
+    facts, derived = _facts(values, found.program, notes)
     workload = _workload(values, derived)
     row = read_row(values, devices, derived)
     layout = _layout(values, row, facts, derived) if row else None
@@ -137,6 +100,54 @@ def read_flags(
         unpriced=tuple(_said(values, set(values.unread))),
         notes=tuple(notes),
     )
+
+
+def _command(source: str | Sequence[str | Word] | Script) -> tuple[ChosenCommand, list[str], list[Problem]]:
+    """The command that trains, what was assumed of its script, and what is wrong with both."""
+    if isinstance(source, str):
+        source = read_script(source)
+    if not isinstance(source, Script):
+        found = _of_words(source)
+        return found, [], [*found.problems]
+    found = training_launch(source)
+    return found, _assumed(source), [*_unread(source), *found.problems]
+
+
+def _values(words: Sequence[Word], beside: Sequence[tuple[str, str]]) -> Values:
+    """Options with what others of a command, or other files, say of those it leaves out."""
+    values = read_options(words)
+    if any(one.text.startswith("--moe-num-experts") for one in words):
+        # What MegaBlocks' fork does without an option.
+        values.given.setdefault("--moe-router-topk", ("1",))
+        values.given.setdefault("--moe-token-dispatcher-type", ("alltoall",))
+    for flag, value in beside:
+        if flag not in values.given and flag not in values.hidden:
+            values.given[flag] = (value,) if value else ()
+    return values
+
+
+def _told(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str]]:
+    """What is wrong with options, and what was taken of them."""
+    wrong, notes = [*values.problems], []
+    if "--deepspeed" in values.given:
+        from meshwright.formats.megatron.deepspeed import as_megatron, wrong_of  # few scripts start it
+
+        wrong, notes = [*wrong_of(values)], [*as_megatron(values)]
+    own, foreign = of_the_program(found.program, values)
+    wrong += [*own, *beyond_options(values)]
+    return wrong, [*notes, *values.notes, *foreign, *_of_earlier_attention(found.words)]
+
+
+def _facts(values: Values, program: str, notes: list[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """What options say of the model, and what is wrong in it; nothing where its layers are of several kinds."""
+    mixed = _mixed(program, values)
+    if mixed:
+        notes.append(f"{mixed} makes layers of Mamba, or of several kinds, which a model's config.json describes")
+        return {}, []
+    facts, problems = read_facts(values)
+    if not any(facts.get("tokenizer", ())) and _by_default(values):
+        facts["tokenizer"] = (_DEFAULT_TOKENIZERS.get(program.rpartition("/")[2], ""), "")
+    return facts, list(problems)
 
 
 _NO_OPTIONS = (
@@ -193,56 +204,6 @@ def _assumed(script: Script) -> list[str]:
     if any(name.isdigit() or name == "@" for name in script.assumed):
         notes.append("the script is assumed to be started without arguments; give them with --arg VALUE")
     return notes
-
-
-def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
-    """Options Megatron-LM does not have: wrong, or those of a program that adds its own."""
-    name = program.rpartition("/")[2]
-    unknown = [problem for problem in values.unknown if problem.field not in values.asked]
-    wrong = [problem for problem in unknown if not name or (problem.fix and _slip(problem))]
-    started = [problem for problem in unknown if problem.field == "--world-size" and name]
-    wrong = [problem for problem in wrong if problem not in started]
-    own = [problem for problem in unknown if problem not in wrong]
-    if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
-        cut = (one for one in own if one not in started)
-        wrong += [one for one in cut if _OF_A_PLAN.search(one.field) and not _OF_DATA.search(one.field)]
-        notes = [problem.field for problem in own if problem not in wrong]
-        return wrong, [f"not options of Megatron-LM, taken as a fork's that change no plan: {', '.join(notes)}"] * (
-            len(notes) > 0
-        )
-    for problem in (one for one in own if _SPLITS.search(one.field)):
-        why = "it may split the job, move memory or change what is trained in a way that is not read"
-        what = f"{problem.field} is of {name} itself"
-        wrong.append(Problem(what=what, why=why, fix="leave it out to check the rest", field=problem.field))
-    notes = [problem.field for problem in own if problem.field not in {one.field for one in wrong}]
-    return wrong, [f"options of {name} itself, not read: {', '.join(notes)}"] if notes else []
-
-
-_SPLITS = re.compile(
-    r"parallel|pipeline|partition|offload|in-cpu|fold|lora|adapter|freez|checkpointing|accumulation|^--(?:mm|vision)-"
-)
-"""Words in options that cut a job, move its memory, or change what is trained."""
-_OF_A_PLAN = re.compile(
-    rf"{_SPLITS.pattern}|schedul|recompute|activation|shard|zero|split|chunk|overlap|expert|moe|atten|attn|fp8|fp4|quant"
-    "|precision|dtype|layer|hidden|head|batch|seq|length|pack|optim|fsdp|lora|adapter|freez|mask|norm|rope|rotary|embed"
-    "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab"
-)
-"""Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
-_OF_DATA = re.compile(
-    r"-paths?$|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
-)
-"""Options that say where samples are and who loads them."""
-
-
-def _slip(problem: Problem) -> bool:
-    close = nearest(problem.field, known_options(), count=1)
-    # Who mistypes an option seldom does so in its first letter: --patch-size is no --batch-size.
-    return (
-        bool(close)
-        and not re.fullmatch(rf"{re.escape(close[0])}\d+", problem.field)  # --data-path2 is a program's own
-        and problem.field[:3] == close[0][:3]
-        and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
-    )
 
 
 def _questions(values: Values) -> Iterator[Problem]:
