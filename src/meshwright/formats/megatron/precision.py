@@ -112,7 +112,7 @@ class _Said:
 
 def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
     """The formats that options ask for."""
-    problems = []
+    problems: list[Problem] = []
     given = [name for name in ("bf16", "fp16") if values.has(f"--{name}")]
     if len(given) > 1:
         problems.append(Problem(what="--bf16 and --fp16 are both given", why="there is one format", field="--fp16"))
@@ -121,37 +121,52 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
     if values.has("--fp8-format") or values.has("--fp4-format"):
         if not given:
             problems.append(Problem(what="--fp8-format without --bf16", why="8-bit recipes stand on 16-bit weights"))
-        recipe = PRECISIONS["fp8"] if base == "bf16" else replace(recipe, compute="fp8", weight_cache_bytes=2.0)
-        block = _RECIPES.get(values.text("--fp8-recipe"))
-        if block and base == "bf16":
-            recipe = PRECISIONS[block]
-        if values.has("--fp4-format"):
-            recipe = replace(PRECISIONS["fp8"], name="nvfp4", compute="nvfp4")
-        if values.has("--fp8-param-gather") and recipe.compute in EIGHT_BIT:
-            recipe = stated(recipe, {"weight_dtype": "fp8"})
+        recipe = _of_few_bits(values, base)
     if values.has("--grad-reduce-in-bf16"):
         recipe = replace(recipe, gradients="bf16", reduce="bf16")
     elif values.has("--accumulate-allreduce-grads-in-fp32") and base == "fp16":
         recipe = replace(recipe, gradients="fp32", reduce="fp32")
     if values.has("--use-precision-aware-optimizer"):
-        first, second = (values.text(flag, "fp32") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
-        if first != second:
-            why = "one format for both moments can be planned; the larger is taken"
-            problems.append(Problem(what=f"--exp-avg-dtype {first}, --exp-avg-sq-dtype {second}", why=why))
-        # A format that Megatron-LM does not take is a problem of its options already.
-        widest = max((_MOMENTS.index(name) for name in (first, second) if name in _MOMENTS), default=-1)
-        recipe = replace(recipe, moments=_MOMENTS[widest])
-        if values.text("--main-params-dtype", "fp32") == "fp16" and recipe.master is not None:
-            recipe = replace(recipe, master="fp16")
-        if values.text("--main-grads-dtype", "fp32") == "bf16":
-            recipe = replace(recipe, gradients="bf16", reduce="bf16")
+        recipe = _with_states(values, recipe, problems)
+    return _with_dispatch(values, recipe, base, problems), problems
+
+
+def _of_few_bits(values: Values, base: str) -> Precision:
+    """Products in 8 or 4 bits over weights in 16."""
+    recipe = replace(PRECISIONS[base], compute="fp8", weight_cache_bytes=2.0)
+    block = _RECIPES.get(values.text("--fp8-recipe"))
+    if base == "bf16":
+        recipe = PRECISIONS[block or "fp8"]
+    if values.has("--fp4-format"):
+        recipe = replace(PRECISIONS["fp8"], name="nvfp4", compute="nvfp4")
+    if values.has("--fp8-param-gather") and recipe.compute in EIGHT_BIT:
+        recipe = stated(recipe, {"weight_dtype": "fp8"})
+    return recipe
+
+
+def _with_states(values: Values, recipe: Precision, problems: list[Problem]) -> Precision:
+    """Formats of moments, main copies and gradients, as the optimizer that knows of them takes them."""
+    first, second = (values.text(flag, "fp32") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
+    if first != second:
+        why = "one format for both moments can be planned; the larger is taken"
+        problems.append(Problem(what=f"--exp-avg-dtype {first}, --exp-avg-sq-dtype {second}", why=why))
+    # A format that Megatron-LM does not take is a problem of its options already.
+    widest = max((_MOMENTS.index(name) for name in (first, second) if name in _MOMENTS), default=-1)
+    recipe = replace(recipe, moments=_MOMENTS[widest])
+    if values.text("--main-params-dtype", "fp32") == "fp16" and recipe.master is not None:
+        recipe = replace(recipe, master="fp16")
+    if values.text("--main-grads-dtype", "fp32") == "bf16":
+        recipe = replace(recipe, gradients="bf16", reduce="bf16")
+    return recipe
+
+
+def _with_dispatch(values: Values, recipe: Precision, base: str, problems: list[Problem]) -> Precision:
+    """The format in which tokens travel to experts, both ways."""
     sent = {values.text(flag, base) for flag in _DISPATCH}
     if sent == {"mxfp8"}:
-        recipe = replace(recipe, dispatched="mxfp8")
-    elif "mxfp8" in sent:
-        why = "dispatch in forward and in backward is planned in one format"
+        return replace(recipe, dispatched="mxfp8")
+    if "mxfp8" in sent:
+        what, why = "expert dispatch in mxfp8 in one direction only", "both directions are planned in one format"
         fix = f"give {' and '.join(_DISPATCH)} alike"
-        problems.append(
-            Problem(what="expert dispatch in mxfp8 in one direction only", why=why, fix=fix, field=_DISPATCH[0])
-        )
-    return recipe, problems
+        problems.append(Problem(what=what, why=why, fix=fix, field=_DISPATCH[0]))
+    return recipe
