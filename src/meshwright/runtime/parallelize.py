@@ -219,7 +219,8 @@ def parallelize(
         method: how; data parallel on all devices without it.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis. Without it, the second, or
             the first behind it that can be a batch where the second cannot: its arrays have several first axes, or it
-            comes back among the results, as moments do. Numbers and keys in them belong to all samples.
+            comes back among the results, as moments do. Numbers and keys in them belong to all samples; arrays may hold
+            a multiple of the samples of others.
         static_argnums: arguments that are part of the program, as `jax.jit` takes them; strings, functions and other
             values that are no arrays are so in any case.
         static_argnames: the same by name.
