@@ -152,3 +152,10 @@ def test_a_plan_file_is_planned_again(job: Job, tmp_path: Path) -> None:
     grown = replan(path, added="2x2xH100", top=1, pin=["tp=1", "cp=1", "vpp=1", "pp=1", "recompute=none"])
     assert grown.change.cluster.devices == 12
     assert grown.best.state.lost_bytes == 0
+
+
+def test_devices_that_may_not_talk_to_the_rest_are_idle_for_that() -> None:
+    before = plan("llama-3.2-1b", gpus="8xH100,8xMI300X,8xA100-80", global_batch=32, seq_len=2048, top=1)
+    again = replan(before.best.job, lost="A100-80", top=1)
+    assert "on 16 devices (8 H100, 8 MI300X) after 8 lost" in again.text
+    assert any("share no communicator" in note for note in again.notes)

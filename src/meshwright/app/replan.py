@@ -25,10 +25,12 @@ from meshwright.planning.goodput import USUAL
 from meshwright.planning.job_inputs import job_fields, job_inputs
 from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.mixed.kept import kept_plans
+from meshwright.planning.mixed.mixing import idle_devices
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.reason import idle_reason
 from meshwright.planning.usable_islands import left_out_note, usable_islands
+from meshwright.report.words.mixed import idle_lines
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -93,7 +95,7 @@ class Replanned(Answer):
         state, left = self.best.state, self.change.cluster
         basis = "" if self.stated else ", until the next failure at 2e-5 per device and hour [assumed]"
         lines = [
-            f"{self.before.model.name} on {left.devices:,} devices, {left.name}, "
+            f"{self.before.model.name} on {left.devices:,} devices ({_counted(left)}) "
             f"after {self.change.lost:,} lost and {self.change.added:,} added: "
             f"{self.best.plan.title}, {seconds(self.best.step_time_s)} per step.",
             "",
@@ -226,11 +228,16 @@ def replan(
         change=change,
         moves=moves,
         answer=answer,
-        notes=(*notes, *_idle_notes(change, moves[0].plan.plan.devices)),
+        notes=(*notes, *_idle_notes(change, moves[0].plan)),
         horizon_s=horizon_s,
         stated=stated,
         lost_share_bytes=lost_bytes,
     )
+
+
+def _counted(cluster: ClusterSpec) -> str:
+    """How many devices of each group."""
+    return ", ".join(f"{group.devices:,} {group.name}" for group in cluster.groups)
 
 
 def _stranded_notes(change: ChangedCluster) -> Iterator[str]:
@@ -238,8 +245,11 @@ def _stranded_notes(change: ChangedCluster) -> Iterator[str]:
         yield f"{change.stranded} remaining devices are idle: nodes of a group are equal, and theirs lost devices"
 
 
-def _idle_notes(change: ChangedCluster, used: int) -> Iterator[str]:
-    if used < change.cluster.devices:
+def _idle_notes(change: ChangedCluster, best: RankedPlan) -> Iterator[str]:
+    used = best.plan.devices
+    if not change.cluster.homogeneous:
+        yield from idle_lines(idle_devices(change.cluster, best.estimate, rented=False))
+    elif used < change.cluster.devices:
         yield reason_text(idle_reason(used, change.cluster.devices, "no faster plan"))
 
 
