@@ -30,7 +30,7 @@ class Question:
         self.pricer = PlanPricer(inputs.model, inputs.cluster, inputs.workload)
         composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
         parts = NativeSource(inputs, lambda part: SMALL).whole
-        self.sets = composer.made(parts, 12)
+        self.sets = composer.orders(parts, 12)[0]
 
     def step_s(self, one: Set) -> float:
         return self.pricer.step_time_s(native_plan(one, self.cluster))
