@@ -92,6 +92,9 @@ def test_groups_of_several_are_planned_on_fewer_devices_that_divide_well() -> No
     cluster = resolve_gpus("16x8xL40S,11x8xA100-80")
     assert fewer_devices(cluster, 1, 88, batch=256) == [48, 64, 80]  # six nodes, eight, and ten
     assert fewer_devices(cluster, 0, 128, batch=256) == [96]  # sixteen divide as well as any, but into thirds
+    three = resolve_gpus("16x8xH100,11x8xL40S,8xA100-80")
+    assert not fewer_devices(three, 0, 128, batch=256)
+    assert fewer_devices(three, 1, 88, batch=256) == [64, 80]
     assert roundest_devices(cluster, batch=256) == {1: (80,)}
     assert roundest_devices(resolve_gpus("16x8xL40S,27x8xA100-80"), batch=256) == {1: (192, 208)}  # 24 nodes, and 26
     assert roundest_devices(resolve_gpus("16x8xL40S,27x8xA100-80,8x8xH100"), batch=256) == {1: (192,)}

@@ -118,7 +118,9 @@ def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -
     each = cluster.groups[number].devices_per_node
     nodes = devices // each
     rounds = (times << shift for times in (1, 3) for shift in range(nodes.bit_length()))
-    rounder = {count for count in rounds if HALF * nodes < count < nodes}
+    # Of three groups and more, to look below the largest power of two takes a third of the whole answer's time.
+    least = nodes // 2 + 1 if len(cluster.groups) == 2 else 1 << (nodes.bit_length() - 1)
+    rounder = {count for count in rounds if least <= count < nodes}
     return sorted({*near, *(each * count for count in rounder)})
 
 
