@@ -15,7 +15,7 @@ NEAR = 64
 MOST_LEFT = 0.25
 """Share of the nodes that may stay idle so that the others divide the batch."""
 HALF = 0.5
-"""Least share of a single node's devices that are used, and of a group's nodes where their number is round."""
+"""Least share of a single node's devices that are used."""
 SMALL = 32
 """Devices of a cluster of several groups that may leave any number of them idle."""
 ROUND_NODES = (2, 4, 8, 16)
