@@ -559,7 +559,7 @@ def test_verl_is_read_from_its_keys(tmp_path: Path) -> None:
 
 def test_trainers_are_read_and_never_written() -> None:
     assert set(TRAINERS).isdisjoint(readers())
-    with pytest.raises(UnsupportedError, match="unknown target"):
+    with pytest.raises(UnsupportedError, match="no files are written for torchtune"):
         target_named("torchtune")
 
 
