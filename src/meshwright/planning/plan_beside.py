@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.fields.plan_file import is_one_plan
@@ -71,11 +71,11 @@ class PlanBeside:
 
 
 def _written(job: Job, target: str) -> tuple[str, ...]:
-    """Names of the files of a plan for a target; none where it does not run it."""
+    """Names of the files of a plan for a target; none where it does not run it, or where the plan is not priced."""
     framework = TARGETS[target]
     run = framework.as_run(job)
     try:
         files = framework.written(job, estimate_plan(run.plan, run.model, run.cluster, run.workload)).files
-    except UnsupportedError:
+    except (InputError, UnsupportedError):
         return ()
     return tuple(name for name, _ in files)
