@@ -19,7 +19,7 @@ from meshwright.cli import main
 from meshwright.errors import InfeasibleError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.planning import size
+from meshwright.planning import count_bound
 from meshwright.search import legal_rows, one_space
 from meshwright.search.grid import Grid
 from meshwright.search.tuners import plan_space
@@ -264,14 +264,14 @@ def test_a_size_of_adapters_out_of_time_answers_with_a_trainer() -> None:
 
 def test_a_size_out_of_time_bounds_no_further_count(monkeypatch: pytest.MonkeyPatch) -> None:
     built = 0
-    build = size.grid_parts
+    build = count_bound.grid_parts
 
     def counted(*args: Any, **kwargs: Any) -> Iterator[Grid]:
         nonlocal built
         built += 1
         return build(*args, **kwargs)
 
-    monkeypatch.setattr(size, "grid_parts", counted)
+    monkeypatch.setattr(count_bound, "grid_parts", counted)
     assert mw.size("gpt2-xl", "H100", step_time=0.31, time_limit=1e-6).stopped == TIME_LIMIT
     assert built == 0
 

@@ -220,6 +220,12 @@ TUPLES = {
     "targets": ("k_proj", "v_proj"),
     "train": ("head",),
 }
+OF_ADAPTERS = {
+    "Lora.parameters": ("down_proj",),
+    "Lora.ranks": (("q_proj", 8),),
+    "Lora.skip": ("attention",),
+}
+"""Tuples that adapters may be stated with, of names that mean something else in other records."""
 
 
 def changes(record: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -230,7 +236,8 @@ def changes(record: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
             continue
         value = getattr(record, item.name)
         here = f"{type(record).__name__}.{item.name}"
-        for other in others(hints[item.name], value, item.name):
+        stated = (OF_ADAPTERS[here],) if here in OF_ADAPTERS else others(hints[item.name], value, item.name)
+        for other in stated:
             yield here, other, lambda other=other, item=item: replace(record, **{item.name: other})
         parts = value if isinstance(value, tuple) else (value,)
         for index, inner in enumerate(parts):

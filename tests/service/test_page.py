@@ -548,14 +548,14 @@ def test_the_file_leads_a_browser_to_the_page(browser: Shown, address: str) -> N
         browser.page.wait_for_selector("html[data-priced]", state="attached")
 
 
-def test_a_fault_of_ours_and_a_server_that_ended_are_said_on_the_page() -> None:
+def test_a_fault_of_ours_and_a_server_that_ended_are_said_on_the_page(browser: Shown) -> None:
     class Faulty(PageAnswers):
         def trace(self, asked: Any) -> str:
             raise ZeroDivisionError("no schedule")
 
     source = page_source(WebRequest.read({"model": "gpt2", "gpus": "1xH100"}))
-    with served(source, Faulty()) as address, chromium(own=address) as shown:
-        page = shown.page
+    page = browser.page.context.browser.new_page(viewport={"width": 1280, "height": 900})
+    with served(source, Faulty()) as address:
         page.goto(f"{address}#view=timeline")
         page.wait_for_selector("html[data-priced]", state="attached")
         code, said = asked(f"{address}trace", {})
@@ -563,10 +563,11 @@ def test_a_fault_of_ours_and_a_server_that_ended_are_said_on_the_page() -> None:
         assert said["problems"][0]["what"] == "ZeroDivisionError: no schedule"
         page.get_by_role("button", name="SVG", exact=True).click()
         page.locator("#view .problem", has_text="this is a bug in meshwright").wait_for()
-    with served(source) as address, chromium(own=address) as shown:
-        shown.page.goto(address)
-        shown.page.wait_for_selector("html[data-priced]", state="attached")
-        shown.page.route("**/what-if", lambda route: route.abort())
-        shown.page.click("#knob-recompute-full")
-        shown.page.locator("aside .problem", has_text="the server of this page does not answer").wait_for()
-        assert "start meshwright web again" in shown.page.inner_text("aside .problem")
+    with served(source) as address:
+        page.goto(address)
+        page.wait_for_selector("html[data-priced]", state="attached")
+        page.route("**/what-if", lambda route: route.abort())
+        page.click("#knob-recompute-full")
+        page.locator("aside .problem", has_text="the server of this page does not answer").wait_for()
+        assert "start meshwright web again" in page.inner_text("aside .problem")
+    page.close()

@@ -54,7 +54,7 @@ class DualPipe(ListedSchedule):
         found: list[Problem] = []
         if p % 2:
             even = [n for n in (p - 1, p + 1) if n > 0]
-            why = "the two directions start at the two ends and meet in the middle, so p must be even"
+            why = "the two directions start at the two ends and meet in the middle, so p is even"
             fix = f"p = {' or '.join(map(str, even))}"
             found.append(Problem(what=f"{self.name}: p = {p}", why=why, fix=fix, field="p"))
             if m < 2 * even[-1]:

@@ -130,7 +130,9 @@ def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:
             fronts = [p for key, p in paces.items() if not any(beats(other, key) for other in paces)]
             found.append(fronts)
         for chosen in itertools.product(*found):
-            sync_s = gradient_sum_s(chosen, gradient_bytes, lambda a, b: link_between(questions.cluster, a, b)[0])
+            sync_s = gradient_sum_s(
+                chosen, gradient_bytes, lambda a, b: link_between(questions.cluster, a, b)[0], anywhere=True
+            )
             for counts in itertools.product(*(range(1, batch // one.wave + 1) for one in chosen)):
                 if sum(n * one.wave for n, one in zip(counts, chosen, strict=True)) == batch:
                     step_s = max(one.step_s(n) for n, one in zip(counts, chosen, strict=True))
