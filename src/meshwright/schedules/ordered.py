@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 STEADY_PERIODS = 5
 """Periods, besides p micro-batches, of the shortened table from which long runs are continued."""
+
+Own = TypeVar("Own", bound="Ordered")
+"""The schedule itself: array shapes are checked where functions stand, which `Self` is outside of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Ordered(Declaration):
         """
         return _cached_table(self, p, m, v)
 
-    def made_for(self, p: int, forward_s: float, input_s: float, weight_s: float, transfer_s: float) -> Self:
+    def made_for(self: Own, p: int, forward_s: float, input_s: float, weight_s: float, transfer_s: float) -> Own:
         """The schedule for equal stages of these times; itself, unless its order depends on them.
 
         Args:
