@@ -8,7 +8,7 @@ keeps.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class _FactorCosts:
         return _FactorCosts(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
+@runtime_checkable
 class Held(Protocol):
     """What workers hold under each shape, those first that the paths end at."""
 

@@ -282,7 +282,7 @@ def _degrees(meshes: Sequence[_Mesh]) -> dict[str, Ints]:
     }
 
 
-def _tiled(values: Ints, times: int) -> Ints:
+def _tiled(values: Int[np.ndarray, "values"], times: int) -> Int[np.ndarray, "rows"]:
     """`np.tile`, which takes several times as long for few values."""
     return values[None].repeat(times, axis=0).reshape(-1)
 
