@@ -13,7 +13,7 @@ import pytest
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.rows import fetched_share, strategy_columns
 from meshwright.library.devices import device
-from meshwright.planning.count_bound import least_step_s
+from meshwright.planning.count_bound import least_of_count_s
 from meshwright.planning.size import nodes_of
 from meshwright.search.axes import ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, grid_degrees
@@ -295,10 +295,10 @@ def test_a_device_count_without_legal_rows_has_no_parts() -> None:
 
 def test_the_least_time_of_parts_is_that_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     group = nodes_of(device("H100"), 2).groups[0]
-    whole = least_step_s.__wrapped__(MODEL, group, WORKLOAD, Space())
+    whole = least_of_count_s.__wrapped__(MODEL, group, WORKLOAD, Space())
     monkeypatch.setattr("meshwright.search.legal_rows.BOUNDED_TOGETHER", 100)
     monkeypatch.setattr("meshwright.search.legal_rows.CHECKED_TOGETHER", 8)
-    assert least_step_s.__wrapped__(MODEL, group, WORKLOAD, Space()) == whole
+    assert least_of_count_s.__wrapped__(MODEL, group, WORKLOAD, Space()) == whole
 
 
 def test_a_row_is_the_plan_that_its_columns_say() -> None:

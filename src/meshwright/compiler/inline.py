@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -182,6 +182,26 @@ def reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn], *, by_gradient:
             continue
         if any(isinstance(atom, core.Var) and atom in found for atom in eqn.invars):
             found.update(var for var in eqn.outvars if not by_gradient or has_gradient(var.aval.dtype))
+    return found
+
+
+def depended_on(wanted: Iterable[Any], made: Mapping[Any, core.JaxprEqn], *, by_gradient: bool = False) -> set[int]:
+    """Equations (their `id`) that some values need, or only those that they have a gradient by.
+
+    Args:
+        wanted: variables or literals.
+        made: equation of each variable.
+        by_gradient: whether what stands before a `stop_gradient`, or before whole numbers, is left out.
+    """
+    left, found = list(wanted), set()
+    while left:
+        atom = left.pop()
+        eqn = made.get(atom) if isinstance(atom, core.Var) else None
+        if by_gradient and not has_gradient(atom.aval.dtype):
+            continue
+        if eqn is not None and id(eqn) not in found:
+            found.add(id(eqn))
+            left += [] if by_gradient and eqn.primitive.name == "stop_gradient" else eqn.invars
     return found
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import free_variables, is_dropped, piece
+from meshwright.compiler.inline import depended_on, free_variables, is_dropped, piece
 from meshwright.compiler.instructions import Feed
 from meshwright.compiler.joins import Join, joint_p, phase_p, total_p
 from meshwright.compiler.lists import ListBuilder
@@ -240,10 +240,5 @@ def ancestors(
         made: equation of each variable.
         order: all equations, in order.
     """
-    wanted, found = [var], set()
-    while wanted:
-        eqn = made.get(wanted.pop())
-        if eqn is not None and id(eqn) not in found:
-            found.add(id(eqn))
-            wanted += [atom for atom in eqn.invars if isinstance(atom, core.Var)]
+    found = depended_on([var], made)
     return [eqn for eqn in order if id(eqn) in found]

@@ -34,7 +34,7 @@ class OutOfLimitsError(Exception):
 
 
 @lru_cache(maxsize=MOST_BOUNDS)
-def least_step_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
+def least_of_count_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
     """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
 
     Raises:

@@ -14,7 +14,7 @@ from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.count_bound import OutOfLimitsError, least_step_s
+from meshwright.planning.count_bound import OutOfLimitsError, least_of_count_s
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
@@ -286,7 +286,7 @@ class Sizing:
         except InputError as error:
             self.unusable = self.unusable or error
             return None
-        time_s = least_step_s(model, where.groups[0], workload, space)
+        time_s = least_of_count_s(model, where.groups[0], workload, space)
         if time_s is None:
             return None
         days = price = None

@@ -55,7 +55,7 @@ class _FactorCosts:
 
 
 @runtime_checkable
-class Held(Protocol):
+class WorkerItems(Protocol):
     """What workers hold under each shape, those first that the paths end at."""
 
     @property
@@ -135,7 +135,7 @@ class Fitting:
         return moved / self.hardware.host_update_bytes_per_s if moved else 0.0
 
     def _first_shared(
-        self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: Held
+        self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: WorkerItems
     ) -> Float[np.ndarray, "rows shapes"]:
         """Parameters of worker 0, as every rank shares them that can."""
         first, data = tables.first.T, grid.cp * grid.dp
@@ -149,7 +149,7 @@ class Fitting:
         return shared
 
     def _first_bytes(
-        self, rows: Int[np.ndarray, "rows"], tables: Held, shared: Float[np.ndarray, "rows shapes"]
+        self, rows: Int[np.ndarray, "rows"], tables: WorkerItems, shared: Float[np.ndarray, "rows shapes"]
     ) -> Float[np.ndarray, "rows shapes"]:
         """What worker 0 holds at least under every shape: its share of its states and what its micro-batches keep."""
         alive = tables.alive[:, 0].T * (1.0 - self.away.activations)
@@ -207,7 +207,9 @@ class Fitting:
             np.max(length_s, axis=1, out=found[:, place])
         return found
 
-    def has_room(self, rows: Int[np.ndarray, "rows"], shapes: Held) -> tuple[Bool[np.ndarray, "rows shapes"], float]:
+    def has_room(
+        self, rows: Int[np.ndarray, "rows"], shapes: WorkerItems
+    ) -> tuple[Bool[np.ndarray, "rows shapes"], float]:
         """Whether worker 0 has room for what it holds at least under every shape, and the least bytes that it needs.
 
         Args:

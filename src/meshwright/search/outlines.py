@@ -23,7 +23,7 @@ from meshwright.estimate.states import has_extras
 from meshwright.schedules import Schedule
 from meshwright.search.bound import Factored, RowBounds
 from meshwright.search.explored import SHAPE_BEATEN, SHAPE_TOO_LARGE
-from meshwright.search.fitting import ROUNDING, Fitting, Held
+from meshwright.search.fitting import ROUNDING, Fitting, WorkerItems
 from meshwright.search.fullest import one_micro_batch
 from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.grid import Grid
@@ -182,7 +182,7 @@ class Outlines:
         return self._bounded(one, np.maximum(able, fitting.paths_s(one.row, shapes))).within(run)
 
     def _with_room(
-        self, one: Outline, way_s: Float[np.ndarray, "rows ways"], held: Held
+        self, one: Outline, way_s: Float[np.ndarray, "rows ways"], held: WorkerItems
     ) -> tuple[Outline, Float[np.ndarray, "rows ways"]] | None:
         """The rows of an outline and the bounds of their ways, infinite for those with which worker 0 has no room.
 

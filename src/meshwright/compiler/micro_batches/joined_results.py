@@ -7,9 +7,9 @@ from typing import Any
 
 from jax.extend import core
 
-from meshwright.compiler.inline import reached
+from meshwright.compiler.inline import depended_on, reached
 from meshwright.compiler.joins import How, Join, total_p
-from meshwright.compiler.micro_batches.program import SampleProgram, ancestors
+from meshwright.compiler.micro_batches.program import SampleProgram
 from meshwright.compiler.micro_batches.walk import NotSharedAtError
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.source_line import line_of
@@ -105,12 +105,12 @@ class JoinedResults:
     def needed_first(self) -> list[core.JaxprEqn]:
         """Equations of values of the whole batch without which no loss of a micro-batch can be computed."""
         outputs = [atom for atom in self.outputs if isinstance(atom, core.Var)]
-        inside, along = ancestors(outputs, self.made), ancestors(outputs, self.made, by_gradient=True)
+        inside, along = depended_on(outputs, self.made), depended_on(outputs, self.made, by_gradient=True)
         totals = [eqn for eqn in self.program.jaxpr.eqns if id(eqn) in inside and eqn.primitive is total_p]
         for eqn in totals:
             if eqn.outvars[0] in self._moves and id(eqn) in along:
                 raise _at(eqn, "statistics of the batch are used with its samples")
-        needed = ancestors([eqn.outvars[0] for eqn in totals], self.made)
+        needed = depended_on([eqn.outvars[0] for eqn in totals], self.made)
         return [eqn for eqn in self.program.jaxpr.eqns if id(eqn) in needed]
 
 

@@ -10,7 +10,7 @@ Han and Callan, "Scaling deep contrastive learning batch size under memory limit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from meshwright.compiler.cost import eqns_flop
 from meshwright.compiler.inline import (
     CALLS,
     CHECKPOINTS,
+    depended_on,
     flat_jaxpr,
     free_variables,
     is_dropped,
@@ -31,6 +32,7 @@ from meshwright.compiler.inline import (
     reached,
 )
 from meshwright.compiler.joins import How, joint_p
+from meshwright.compiler.micro_batches.program import renamed_atom, renamed_equations
 from meshwright.compiler.micro_batches.results_behind import met_behind
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
@@ -193,9 +195,10 @@ class _Meeting:
         """The step whose loss is a sum over samples."""
         old, loss = self.old, self.old.loss
         names: dict[Any, Any] = dict(zip(loss.invars, old.mark.invars, strict=True))
-        needed = _needed(self.met, self.made_alone, self.alone)
+        wanted = depended_on(self.met, self.made_alone)
+        needed = [eqn for eqn in self.alone if id(eqn) in wanted]
         names |= {var: core.Var(var.aval) for eqn in needed for var in eqn.outvars if not is_dropped(var)}
-        first = [_renamed(eqn, names) for eqn in needed]
+        first = renamed_equations(needed, names)
         joint, constants = self._joint(names)
         values, slopes = joint.outvars[: len(self.results)], joint.outvars[len(self.results) :]
         program = self._loss_of_slopes()
@@ -250,7 +253,7 @@ class _Meeting:
         follows = (*(None for _ in self.results), *(len(constants) + place for place in places))
         template = joint_of(closed, follows, len(constants) - 1 if self.phased else None)
         return template.replace(
-            invars=[*constants, *(_named(var, names) for var in self.met)],
+            invars=[*constants, *(renamed_atom(var, names) for var in self.met)],
             outvars=[core.Var(var.aval) for var in template.outvars],
         ), constants
 
@@ -275,10 +278,10 @@ class _Meeting:
         names = dict(zip(tail.jaxpr.invars, [*self.sloped, *slopes], strict=True))
         results = [values.get(atom, atom) if isinstance(atom, core.Var) else atom for atom in loss.outvars]
         wanted = [*self.sloped, *(atom for atom in results if isinstance(atom, core.Var))]
-        eqns = [*_needed(wanted, self.made_alone, self.alone), *(_renamed(eqn, names) for eqn in tail.jaxpr.eqns)]
-        return piece(
-            loss, eqns, [*loss.invars, *slopes, *values.values()], [_named(tail.jaxpr.outvars[0], names), *results]
-        ).jaxpr
+        kept = depended_on(wanted, self.made_alone)
+        eqns = [*(eqn for eqn in self.alone if id(eqn) in kept), *renamed_equations(tail.jaxpr.eqns, names)]
+        outvars = [renamed_atom(tail.jaxpr.outvars[0], names), *results]
+        return piece(loss, eqns, [*loss.invars, *slopes, *values.values()], outvars).jaxpr
 
     def _said(self) -> str:
         line = next((line for eqn in self.together if (line := line_of(eqn))), "")
@@ -293,29 +296,6 @@ class _Meeting:
             f"{place}: what each makes by itself is computed twice, first for all micro-batches and without"
             " gradients, so that gradients are those of the whole batch"
         )
-
-
-def _needed(
-    wanted: Iterable[Any], made: dict[Any, core.JaxprEqn], order: Sequence[core.JaxprEqn]
-) -> list[core.JaxprEqn]:
-    left, found = [atom for atom in wanted if isinstance(atom, core.Var)], set()
-    while left:
-        eqn = made.get(left.pop())
-        if eqn is not None and id(eqn) not in found:
-            found.add(id(eqn))
-            left += [atom for atom in eqn.invars if isinstance(atom, core.Var)]
-    return [eqn for eqn in order if id(eqn) in found]
-
-
-def _renamed(eqn: core.JaxprEqn, names: dict[Any, Any]) -> core.JaxprEqn:
-    return eqn.replace(
-        invars=[_named(atom, names) for atom in eqn.invars],
-        outvars=[var if is_dropped(var) else names.get(var, var) for var in eqn.outvars],
-    )
-
-
-def _named(atom: Any, names: dict[Any, Any]) -> Any:
-    return names.get(atom, atom) if isinstance(atom, core.Var) else atom
 
 
 def _shape(var: Any) -> jax.ShapeDtypeStruct:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, has_gradient, is_dropped
+from meshwright.compiler.inline import flat_jaxpr, is_dropped
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.placements import WHOLE, Placement
 from meshwright.compiler.samples.sorting import in_batch_order
@@ -75,27 +75,7 @@ def evaluated(
     return SampleProgram(jaxpr=closed.jaxpr, consts=closed.consts, placements=tuple(found))
 
 
-def ancestors(wanted: Iterable[Any], made: Mapping[Any, core.JaxprEqn], *, by_gradient: bool = False) -> set[int]:
-    """Equations (their `id`) that some values need, or only those that they have a gradient by.
-
-    Args:
-        wanted: variables or literals.
-        made: equation of each variable.
-        by_gradient: whether what stands before a `stop_gradient`, or before whole numbers, is left out.
-    """
-    left, found = list(wanted), set()
-    while left:
-        atom = left.pop()
-        eqn = made.get(atom) if isinstance(atom, core.Var) else None
-        if by_gradient and not has_gradient(atom.aval.dtype):
-            continue
-        if eqn is not None and id(eqn) not in found:
-            found.add(id(eqn))
-            left += [] if by_gradient and eqn.primitive.name == "stop_gradient" else eqn.invars
-    return found
-
-
-def named(atom: Any, names: Mapping[Any, Any]) -> Any:
+def renamed_atom(atom: Any, names: Mapping[Any, Any]) -> Any:
     """A variable under its name in another program; literals, and variables without another name, as they are.
 
     Args:
@@ -105,7 +85,7 @@ def named(atom: Any, names: Mapping[Any, Any]) -> Any:
     return names.get(atom, atom) if isinstance(atom, core.Var) else atom
 
 
-def renamed(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -> list[core.JaxprEqn]:
+def renamed_equations(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -> list[core.JaxprEqn]:
     """Equations in other names.
 
     Args:
@@ -114,8 +94,8 @@ def renamed(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -> list[cor
     """
     return [
         eqn.replace(
-            invars=[named(atom, names) for atom in eqn.invars],
-            outvars=[var if is_dropped(var) else named(var, names) for var in eqn.outvars],
+            invars=[renamed_atom(atom, names) for atom in eqn.invars],
+            outvars=[var if is_dropped(var) else renamed_atom(var, names) for var in eqn.outvars],
         )
         for eqn in eqns
     ]

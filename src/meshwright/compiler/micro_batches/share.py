@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_of
+from meshwright.compiler.inline import depended_on, flat_jaxpr, is_dropped, piece, programs_of
 from meshwright.compiler.joins import total_p
 from meshwright.compiler.micro_batches.joined_results import JoinedResults
 from meshwright.compiler.micro_batches.meeting import TogetherWalk, met_apart
 from meshwright.compiler.micro_batches.phases import in_phases
-from meshwright.compiler.micro_batches.program import SampleProgram, ancestors, evaluated, named, renamed
+from meshwright.compiler.micro_batches.program import SampleProgram, evaluated, renamed_atom, renamed_equations
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import part_shape
@@ -95,7 +95,7 @@ class _Sharing:
             found.add(place, loss=place == 0 and bool(old.wrt))
         needed = found.needed_first()
         first = {var: core.Var(var.aval) for eqn in needed for var in eqn.outvars if not is_dropped(var)}
-        self.before += renamed(needed, names | first)
+        self.before += renamed_equations(needed, names | first)
         program, reads = self._program(loss, found, needed, operands, names | first)
         outvars = [
             core.Var(atom.aval.update(shape=join.shape(atom.aval, self.parts)))
@@ -109,13 +109,13 @@ class _Sharing:
             outvars=[*outvars, *gradients],
             params={"loss": program, "consts": old.mark.params["consts"], "wrt": old.wrt},
         )
-        self.after += renamed(old.after, substitutes)
+        self.after += renamed_equations(old.after, substitutes)
         consts = [*old.consts, np.zeros((), np.int32), *self.extra_consts.values()]
         jaxpr = old.jaxpr.replace(
             constvars=[*old.jaxpr.constvars, self.number, *self.extra_consts],
             invars=list(self.given.values()),
             eqns=[*self.before, mark, *self.after],
-            outvars=[named(named(atom, substitutes), self.given) for atom in old.jaxpr.outvars],
+            outvars=[renamed_atom(renamed_atom(atom, substitutes), self.given) for atom in old.jaxpr.outvars],
             debug_info=old.jaxpr.debug_info.with_unknown_names(),
         )
         return replace(
@@ -141,7 +141,7 @@ class _Sharing:
 
     def _kept_before(self, read: set[Any]) -> list[core.JaxprEqn]:
         """Equations before the mark whose results are read behind it, too."""
-        kept = ancestors(read, {var: eqn for eqn in self.old.before for var in eqn.outvars})
+        kept = depended_on(read, {var: eqn for eqn in self.old.before for var in eqn.outvars})
         return [eqn for eqn in self.old.before if id(eqn) in kept]
 
     def _constants(self, program: SampleProgram) -> dict[Any, Any]:
@@ -167,19 +167,19 @@ class _Sharing:
         )
         atoms = [*(self.given[var] for var in old.jaxpr.invars), *old.jaxpr.constvars, self.number]
         names = dict(zip(made.jaxpr.invars, atoms, strict=True)) | self._constants(made)
-        kept = ancestors([atom for atom in made.jaxpr.outvars if isinstance(atom, core.Var)], made.made)
+        kept = depended_on([atom for atom in made.jaxpr.outvars if isinstance(atom, core.Var)], made.made)
         eqns = [eqn for eqn in made.jaxpr.eqns if id(eqn) in kept]
         held = dict(zip(inputs, made.jaxpr.invars, strict=False))
         slopes = [held[eqn.invars[place]] for eqn in old.before if (place := eqn.params.get("slope")) is not None]
         if slopes:
             own = [held[var] for var in inputs if var in samples]
             eqns = in_phases(made.jaxpr, eqns, [*own, made.jaxpr.invars[-1]], slopes)
-        self.before += renamed(eqns, names)
+        self.before += renamed_equations(eqns, names)
         found = iter(zip(made.jaxpr.outvars, made.placements, strict=True))
         operands, placements = [], []
         for atom in old.mark.invars:
             own, placement = next(found) if isinstance(atom, core.Var) else (atom, WHOLE)
-            operands.append(named(own, names))
+            operands.append(renamed_atom(own, names))
             placements.append(placement)
         return operands, placements
 
@@ -194,7 +194,7 @@ class _Sharing:
         """The loss of a micro-batch, and its operands: those of the loss, and what else it reads."""
         before = {id(eqn) for eqn in needed}
         totals = [eqn.outvars[0] for eqn in needed if eqn.primitive is total_p]
-        kept = ancestors(found.outputs, {var: eqn for var, eqn in loss.made.items() if var not in set(totals)})
+        kept = depended_on(found.outputs, {var: eqn for var, eqn in loss.made.items() if var not in set(totals)})
         eqns = [
             eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept and not (eqn.primitive is total_p and id(eqn) in before)
         ]
@@ -209,14 +209,14 @@ class _Sharing:
     ) -> dict[Any, Any]:
         """What is computed behind the last micro-batch; what each result of the mark is then."""
         names: dict[Any, Any] = {var: outvars[place] for var, place in found.place_of.items()}
-        kept = ancestors(found.late, {var: eqn for var, eqn in loss.made.items() if var not in names})
+        kept = depended_on(found.late, {var: eqn for var, eqn in loss.made.items() if var not in names})
         eqns = [eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept]
         names |= {var: core.Var(var.aval) for eqn in eqns for var in eqn.outvars if not is_dropped(var)}
-        self.after += renamed(eqns, names)
+        self.after += renamed_equations(eqns, names)
         substitutes: dict[Any, Any] = {}
         for place in results:
             var = self.old.mark.outvars[place]
-            substitutes[var] = named(loss.jaxpr.outvars[place], names)
+            substitutes[var] = renamed_atom(loss.jaxpr.outvars[place], names)
         return substitutes
 
     def _gradients(self, loss: SampleProgram, found: JoinedResults, outvars: Sequence[core.Var]) -> list[core.Var]:
@@ -231,7 +231,7 @@ class _Sharing:
             raise NotShared("a pullback of its own (jax.custom_vjp) would see another loss than that of the batch")
         names: dict[Any, Any] = {var: outvars[place] for var, place in found.place_of.items()}
         made = {var: eqn for var, eqn in loss.made.items() if var not in names}
-        kept = ancestors([value], made)
+        kept = depended_on([value], made)
         eqns = [eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept]
         written = {var for eqn in eqns for var in eqn.outvars}
         reads = list(
@@ -248,11 +248,11 @@ class _Sharing:
             return [gradient * slope.astype(gradient.dtype) for gradient in given[len(reads) :]]
 
         program = flat_jaxpr(scale, [_shape(var) for var in [*reads, *scaled]])
-        names = dict(zip(program.jaxpr.invars, [*(named(var, names) for var in reads), *scaled], strict=True))
+        names = dict(zip(program.jaxpr.invars, [*(renamed_atom(var, names) for var in reads), *scaled], strict=True))
         constants = SampleProgram(jaxpr=program.jaxpr, consts=program.consts, placements=())
         names |= self._constants(constants)
         names |= dict(zip(program.jaxpr.outvars, own, strict=True))
-        self.after += renamed(program.jaxpr.eqns, names)
+        self.after += renamed_equations(program.jaxpr.eqns, names)
         return scaled
 
 
