@@ -25,9 +25,9 @@ from meshwright.errors import MeshwrightError
 from meshwright.fields.job import JobFields
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import launches, read_script
-from meshwright.planning.launch_format import format_of
-from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import Outside
+from meshwright.launch_files.format import format_of
+from meshwright.launch_files.script import script_question
+from meshwright.launch_files.source import Outside
 
 _SCRIPTS = (".sh", ".slurm", ".sbatch")
 _CONFIGS = (".yaml", ".yml", ".toml", ".json")

@@ -82,7 +82,7 @@ def test_a_path_that_is_not_here_is_answered_with_models_of_about_its_name(tmp_p
 
 
 def test_when_states_are_saved_is_no_recompute() -> None:
-    from meshwright.planning.own_options import changes_plan, leaves_alone
+    from meshwright.launch_files.own_options import changes_plan, leaves_alone
 
     assert not changes_plan("checkpointing_steps")
     assert changes_plan("mem_cap")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
-from meshwright.planning.trainer_fix import trainer_fix
+from meshwright.launch_files.fixes.trainer import trainer_fix
+from meshwright.launch_files.source import NOTHING_OUTSIDE, LaunchSource
 from meshwright.schedules import SCHEDULES
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

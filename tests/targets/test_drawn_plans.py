@@ -13,8 +13,8 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.formats.torch_csv import write_actions
-from meshwright.planning.launch_format import format_of
-from meshwright.planning.launch_script import script_question
+from meshwright.launch_files.format import format_of
+from meshwright.launch_files.script import script_question
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.tuned import trained_counts
 from meshwright.schedules import schedule_named

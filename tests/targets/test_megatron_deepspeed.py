@@ -10,8 +10,8 @@ import pytest
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import launches, read_script
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
-from meshwright.planning.script_fix import script_fix
+from meshwright.launch_files.fixes.script import script_fix
+from meshwright.launch_files.source import NOTHING_OUTSIDE, LaunchSource
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, target_of_file
 from tests.targets.cases import job, plans_for

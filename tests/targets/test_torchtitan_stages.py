@@ -12,7 +12,7 @@ from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_csv import write_actions
-from meshwright.planning.launch_script import script_question
+from meshwright.launch_files.script import script_question
 from meshwright.schedules import schedule_named
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.row_of import homogeneous

@@ -20,24 +20,24 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.fields.field import values_of
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.writing import write_file
+from meshwright.launch_files.fixes.base import ScriptFix
+from meshwright.launch_files.fixes.configs import config_fix
+from meshwright.launch_files.fixes.script import script_fix
+from meshwright.launch_files.format import format_of
+from meshwright.launch_files.fused_loss import at_once, switch_of
+from meshwright.launch_files.script import script_question
+from meshwright.launch_files.source import LaunchSource, outside_of
+from meshwright.launch_files.violation import Violation, too_large
+from meshwright.launch_files.violation_place import at_their_lines
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.config_fix import config_fix
-from meshwright.planning.file_fix import ScriptFix
-from meshwright.planning.fused_loss import at_once, switch_of
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_format import format_of
-from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import LaunchSource, outside_of
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import measured_plan, question_beside_trainers
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
-from meshwright.planning.script_fix import script_fix
-from meshwright.planning.violation import Violation, too_large
-from meshwright.planning.violation_place import at_their_lines
 from meshwright.records import plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
@@ -184,7 +184,7 @@ def _sayable(editable: LaunchSource | None, launch: LaunchFile) -> Callable[[Pla
     """Whether the keys of a trainer's file say a plan; None of files whose keys say all that the target runs."""
     if editable is None or not isinstance(editable.target, ReadTarget):
         return None
-    from meshwright.planning.trainer_fix import says  # few files are theirs
+    from meshwright.launch_files.fixes.trainer import says  # few files are theirs
 
     return partial(says, editable, launch)
 
@@ -319,7 +319,7 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport, own: Job
     if wanted is None:
         return None
     if isinstance(source.target, ReadTarget):
-        from meshwright.planning.trainer_fix import trainer_fix  # few files are theirs
+        from meshwright.launch_files.fixes.trainer import trainer_fix  # few files are theirs
 
         return trainer_fix(source, launch, wanted)
     job = at_once(job) if switch_of(launch) is not None else job

@@ -14,10 +14,10 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.write import megatron_script
+from meshwright.launch_files.format import format_of
+from meshwright.launch_files.script import script_question
+from meshwright.launch_files.source import outside_of
 from meshwright.library.models import config_of
-from meshwright.planning.launch_format import format_of
-from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import outside_of
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import plan_question
 from meshwright.records import plain

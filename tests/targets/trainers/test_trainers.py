@@ -13,10 +13,10 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.formats.megatron import model_facts
+from meshwright.launch_files.script import script_question
+from meshwright.launch_files.source import Outside
 from meshwright.library.models import spec
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import Outside
 from meshwright.targets import TRAINERS, reader_named, readers, target_named
 
 TUNE = """\

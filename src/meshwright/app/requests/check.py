@@ -87,7 +87,7 @@ class CheckRequest(Request):
             what = f"--report is {self.report[:40]!r}"
             reading.problem(what, "must be sarif, junit or github", "write --report sarif")
         if scripted:
-            from meshwright.planning.launch_script import nouns
+            from meshwright.launch_files.script import nouns
 
             reading.also(lambda: nouns(self.job), needs=WHAT_AND_WHERE)  # the file may say the rest
         else:
@@ -164,7 +164,7 @@ def _file_meant(path: Path, values: Mapping[str, Any]) -> Path | None:
 
     That is the launch file, or the plan file of an export that has none; None where the path is itself to be read.
     """
-    from meshwright.planning.plan_beside import PlanBeside
+    from meshwright.launch_files.plan_beside import PlanBeside
 
     if os.path.isdir(path):
         return _launch_file(path, values) or _plan_in(path)
@@ -187,7 +187,7 @@ def _plan_in(folder: Path) -> Path | None:
 
 def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
     """Whether a path names a launch script or configuration rather than a model."""
-    from meshwright.planning.launch_source import SCRIPTS
+    from meshwright.launch_files.source import SCRIPTS
 
     if path.suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml"):
         return True
@@ -208,7 +208,7 @@ def _begins_as_script(path: Path) -> bool:
 def _of_a_target(path: Path) -> bool:
     """Whether a JSON file is the configuration of a target, or of a trainer's options, and not that of a model."""
     from meshwright.formats.files import read_text
-    from meshwright.planning.trainer_record import recorded
+    from meshwright.launch_files.trainer_record import recorded
 
     try:
         return _target_of(path) is not None or recorded(path.name, read_text(path, "launch file")) is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.launch_files.violation import Violation
 from meshwright.planning.repair.post_mortem import PostMortem
-from meshwright.planning.violation import Violation
 from meshwright.units import gib
 
 REMEDIES = {

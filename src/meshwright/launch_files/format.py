@@ -12,14 +12,14 @@ from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
 from meshwright.formats.shell import Script, read_script
-from meshwright.planning import trainer_around
-from meshwright.planning.argument_files import with_argument_files
-from meshwright.planning.engine_options import LAUNCHER
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside
-from meshwright.planning.named_files import NamedFiles
-from meshwright.planning.nemo_launcher import launcher_config
-from meshwright.planning.script_files import missing_configuration, started_with
-from meshwright.planning.trainer_record import recorded
+from meshwright.launch_files import trainer_around
+from meshwright.launch_files.argument_files import with_argument_files
+from meshwright.launch_files.engine_options import LAUNCHER
+from meshwright.launch_files.named_files import NamedFiles
+from meshwright.launch_files.nemo_launcher import launcher_config
+from meshwright.launch_files.script_files import missing_configuration, started_with
+from meshwright.launch_files.source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside
+from meshwright.launch_files.trainer_record import recorded
 from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
 
 _LANGUAGES = {".json": "JSON", ".hjson": "HJSON", ".yaml": "YAML", ".yml": "YAML"}
@@ -42,7 +42,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     if "stages=" in text and _starts_launcher(path, text, outside):
         return "hydra"
     if path.suffix in (".yaml", ".yml") and any(mark in text for mark in ("jobs:", "runs:")):
-        from meshwright.planning.other_programs import of_a_workflow  # few files are such
+        from meshwright.launch_files.other_programs import of_a_workflow  # few files are such
 
         if (workflow := of_a_workflow(path.name, text)) is not None:
             raise InputError(workflow)
@@ -54,7 +54,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
-        from meshwright.planning.other_programs import of_another  # few files are such
+        from meshwright.launch_files.other_programs import of_another  # few files are such
 
         if (other := of_another(path.name, text)) is not None:
             raise InputError(other)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.file_fix import OptionChange
-from meshwright.planning.launch_source import LaunchSource
-from meshwright.planning.trainer_option_names import MODELS
+from meshwright.launch_files.fixes.base import OptionChange
+from meshwright.launch_files.source import LaunchSource
+from meshwright.launch_files.trainer_option_names import MODELS
 
 ABSENT = object()
 """Stands for the value of a key that a file does not have."""

@@ -12,8 +12,8 @@ from meshwright.formats.shell import Launch
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launch import processes
 from meshwright.formats.shell.values import Word
-from meshwright.planning.trainer_option_names import MAKES_ENGINE
-from meshwright.planning.trainer_options import names_engine, read_trainer_options
+from meshwright.launch_files.trainer_option_names import MAKES_ENGINE
+from meshwright.launch_files.trainer_options import names_engine, read_trainer_options
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""

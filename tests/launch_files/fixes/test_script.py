@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import check
-from meshwright.planning.file_fix import ScriptFix, masked
+from meshwright.launch_files.fixes.base import ScriptFix, masked
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_o
 from meshwright.formats.megatron.script import trains
 from meshwright.formats.shell import Script, ScriptLine, launches, read_script
 from meshwright.formats.shell.values import literal
-from meshwright.planning.argument_files import with_argument_files
-from meshwright.planning.engine_options import ARGUMENTS
-from meshwright.planning.named_files import NamedFiles
-from meshwright.planning.nemo_launcher import launcher_config
-from meshwright.planning.script_files import read_through, started_with, with_settings
-from meshwright.planning.script_jobs import as_one_job, set_by_arguments
-from meshwright.planning.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
+from meshwright.launch_files.argument_files import with_argument_files
+from meshwright.launch_files.engine_options import ARGUMENTS
+from meshwright.launch_files.named_files import NamedFiles
+from meshwright.launch_files.nemo_launcher import launcher_config
+from meshwright.launch_files.script_files import read_through, started_with, with_settings
+from meshwright.launch_files.script_jobs import as_one_job, set_by_arguments
+from meshwright.launch_files.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
 from meshwright.targets.keys import keys_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Script, WhichJob
-from meshwright.planning.launch_model import model_meant
+from meshwright.launch_files.model import model_meant
 
 _MOST_JOBS = 24
 """A script of more is asked about: each one is read."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.config_fix import rewritten, say_the_same
-from meshwright.planning.file_fix import ScriptFix
-from meshwright.planning.key_changes import KeyChange, edited_files
-from meshwright.planning.launch_source import LaunchSource
+from meshwright.launch_files.fixes.base import ScriptFix
+from meshwright.launch_files.fixes.configs import rewritten, say_the_same
+from meshwright.launch_files.fixes.keys import KeyChange, edited_files
+from meshwright.launch_files.source import LaunchSource
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import ReadTarget
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshwright
-from meshwright.planning.named_files import NamedFiles
+from meshwright.launch_files.named_files import NamedFiles
 
 ZERO = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1}
 TRAIN = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True"

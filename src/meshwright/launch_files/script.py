@@ -13,18 +13,18 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.read import DEVICES
+from meshwright.launch_files.fused_loss import with_pieces
+from meshwright.launch_files.model import model_trained, with_stored_weights
+from meshwright.launch_files.plan_beside import PlanBeside
+from meshwright.launch_files.source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
+from meshwright.launch_files.violation import Violation
+from meshwright.launch_files.workload import usable
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.fused_loss import with_pieces
 from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
-from meshwright.planning.launch_model import model_trained, with_stored_weights
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
-from meshwright.planning.launch_workload import usable
-from meshwright.planning.plan_beside import PlanBeside
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.tuned import read_lora, with_targets_there
-from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

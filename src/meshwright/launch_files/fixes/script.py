@@ -10,12 +10,12 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.script_edit import edits
-from meshwright.planning.engine_files import EngineFiles
-from meshwright.planning.file_fix import OptionChange, ScriptFix, unified
-from meshwright.planning.launch_script import shape_differs
-from meshwright.planning.launch_source import LaunchSource, Outside
-from meshwright.planning.launch_workload import usable
-from meshwright.planning.named_files import NamedFiles
+from meshwright.launch_files.fixes.base import OptionChange, ScriptFix, unified
+from meshwright.launch_files.fixes.engine_files import EngineFiles
+from meshwright.launch_files.named_files import NamedFiles
+from meshwright.launch_files.script import shape_differs
+from meshwright.launch_files.source import LaunchSource, Outside
+from meshwright.launch_files.workload import usable
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.key_changes import KeyChange, changed_keys, edited_files
-from meshwright.planning.launch_source import LaunchSource
+from meshwright.launch_files.fixes.keys import KeyChange, changed_keys, edited_files
+from meshwright.launch_files.source import LaunchSource
 from meshwright.targets.contract import PLAN_FILE
 
 

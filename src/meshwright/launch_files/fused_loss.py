@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.launch_files.trainer_option_names import PIECES
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.trainer_option_names import PIECES
 from meshwright.specs.job import Job
 
 SWITCHES = (*PIECES, "liger_fused_linear_cross_entropy")

@@ -9,11 +9,11 @@ from pathlib import PurePath
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.file_fix import ScriptFix, unified
-from meshwright.planning.key_changes import ABSENT, KeyChange, changed_keys, edited_files, text_of_value
-from meshwright.planning.launch_source import LaunchSource
-from meshwright.planning.launch_workload import usable
-from meshwright.planning.script_fix import read_back
+from meshwright.launch_files.fixes.base import ScriptFix, unified
+from meshwright.launch_files.fixes.keys import ABSENT, KeyChange, changed_keys, edited_files, text_of_value
+from meshwright.launch_files.fixes.script import read_back
+from meshwright.launch_files.source import LaunchSource
+from meshwright.launch_files.workload import usable
 from meshwright.specs.job import Job
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import PLAN_FILE

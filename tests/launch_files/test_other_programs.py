@@ -8,7 +8,7 @@ import pytest
 
 from meshwright import check
 from meshwright.errors import InputError
-from meshwright.planning.other_programs import of_another
+from meshwright.launch_files.other_programs import of_another
 
 
 @pytest.mark.parametrize(

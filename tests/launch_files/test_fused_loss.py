@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from meshwright import check
-from meshwright.planning.fused_loss import pieces
+from meshwright.launch_files.fused_loss import pieces
 
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B

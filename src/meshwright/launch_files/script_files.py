@@ -15,7 +15,7 @@ from meshwright.formats.megatron.script import no_training, trains
 from meshwright.formats.shell import Launch, Script, ScriptLine, job_at, launches, processes
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
-from meshwright.planning.engine_options import (
+from meshwright.launch_files.engine_options import (
     ARGUMENTS,
     LAUNCHER,
     OF_ACCELERATE,
@@ -27,8 +27,8 @@ from meshwright.planning.engine_options import (
     missing_engine,
     unknown_engine,
 )
-from meshwright.planning.own_options import OWN_MODELS
-from meshwright.planning.program_words import (
+from meshwright.launch_files.own_options import OWN_MODELS
+from meshwright.launch_files.program_words import (
     CONFIG_NAME,
     missing_file,
     not_here,
@@ -37,9 +37,9 @@ from meshwright.planning.program_words import (
     of_towers,
     unknown_file,
 )
-from meshwright.planning.trainer_around import engine_of, processes_of
-from meshwright.planning.trainer_option_names import MODELS
-from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
+from meshwright.launch_files.trainer_around import engine_of, processes_of
+from meshwright.launch_files.trainer_option_names import MODELS
+from meshwright.launch_files.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import Target, fsdp, overrides
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.launch_source import LaunchSource
-from meshwright.planning.violation import Violation
+from meshwright.launch_files.source import LaunchSource
+from meshwright.launch_files.violation import Violation
 
 _WORDS = {
     "tp": ("tensor", "tp_size"),

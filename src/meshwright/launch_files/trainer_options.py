@@ -11,8 +11,8 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.planning.own_options import CALLED, OWN_BATCH, OWN_MODELS, changes_plan, is_degree, leaves_alone
-from meshwright.planning.trainer_option_names import (
+from meshwright.launch_files.own_options import CALLED, OWN_BATCH, OWN_MODELS, changes_plan, is_degree, leaves_alone
+from meshwright.launch_files.trainer_option_names import (
     ADAPTED,
     ADAPTERS,
     ARGUMENTS,

@@ -8,11 +8,11 @@ import pytest
 
 from meshwright import check
 from meshwright.fields.job import JobFields
-from meshwright.planning.file_fix import ScriptFix
-from meshwright.planning.launch_format import format_of
-from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import Outside
-from meshwright.planning.trainer_fix import says, trainer_fix
+from meshwright.launch_files.fixes.base import ScriptFix
+from meshwright.launch_files.fixes.trainer import says, trainer_fix
+from meshwright.launch_files.format import format_of
+from meshwright.launch_files.script import script_question
+from meshwright.launch_files.source import Outside
 from meshwright.specs.row_text import parse_row
 from tests.targets.trainers import test_trainers as files
 

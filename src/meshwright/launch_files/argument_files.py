@@ -9,7 +9,7 @@ from meshwright.formats.megatron.records import key_line
 from meshwright.formats.shell import Script, ScriptLine, launches
 from meshwright.formats.shell.state import ScriptCommand
 from meshwright.formats.shell.values import Value, known_text, literal, word
-from meshwright.planning.trainer_record import SUFFIXES, engine_inside, trainer_keys, words_of
+from meshwright.launch_files.trainer_record import SUFFIXES, engine_inside, trainer_keys, words_of
 
 _COMMANDS = ("llamafactory-cli", "axolotl", "automodel")
 """Programs whose files their own targets read."""
