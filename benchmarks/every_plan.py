@@ -24,9 +24,9 @@ from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.search import mixed_plans
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.space import Space
 from meshwright.specs.plan import ExecutionPlan, Pipeline, StrategyRun

@@ -19,8 +19,8 @@ from meshwright import plan
 from meshwright.app.replan import replan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import COMPOSED
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant

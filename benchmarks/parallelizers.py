@@ -17,8 +17,8 @@ from meshwright.errors import MeshwrightError
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.registry import HOMES, parallelizers_named
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.units import seconds, significant
 
 JOBS = (("llama-2-7b", "8xA100-40", 64), ("llama-3-8b", "16xH100,8xA100-80", 128))

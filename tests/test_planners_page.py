@@ -25,7 +25,7 @@ from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.fields.job import JobFields
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.search.space import Space
 from meshwright.specs.model import LayerRun
 

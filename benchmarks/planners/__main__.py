@@ -24,7 +24,7 @@ from benchmarks.planners.pipedream import PipeDream
 from benchmarks.planners.profile import Planner, answer
 from meshwright import plan
 from meshwright.fields.job import JobFields
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.units import seconds, significant
 

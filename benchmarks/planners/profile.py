@@ -24,7 +24,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.stages import RECOMPUTES, StageOptions, stage_options
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Float

@@ -10,8 +10,8 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.planning.samples import with_samples
-from meshwright.planning.tuned import with_tuning
+from meshwright.planning.question.samples import with_samples
+from meshwright.planning.question.tuned import with_tuning
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload

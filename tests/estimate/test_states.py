@@ -20,8 +20,8 @@ from meshwright.estimate.states import DECOMPOSITION_SHARE, shared_update_s, ten
 from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.optimizers.base import Matrix

@@ -19,7 +19,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import work_of
-from meshwright.planning.samples import with_samples
+from meshwright.planning.question.samples import with_samples
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec

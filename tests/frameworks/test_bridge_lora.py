@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.planning.tuned import with_tuning
+from meshwright.planning.question.tuned import with_tuning
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
 

@@ -13,8 +13,8 @@ from meshwright.library.models import names, spec
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
-from meshwright.planning.samples import with_samples
-from meshwright.planning.tuned import with_tuning
+from meshwright.planning.question.samples import with_samples
+from meshwright.planning.question.tuned import with_tuning
 from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import LayerWork
 from tests.formats.huggingface.test_encoders import PUBLISHED

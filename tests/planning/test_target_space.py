@@ -11,9 +11,9 @@ import pytest
 import meshwright as mw
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as, refusals_in_search
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.objectives import QUICKEST
 from meshwright.planning.one_kind_plans import one_kind_search
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.target_space import restricted
 from meshwright.search.search import search
 from meshwright.search.space import Space

@@ -9,7 +9,7 @@ import pytest
 from meshwright import check, compare, estimate, plan, size, tune
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.run_by import ASKED
 from meshwright.targets import FINE_TUNING, TARGETS
 

@@ -9,7 +9,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.fields.job import JobFields
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.usable_islands import usable_islands
 
 

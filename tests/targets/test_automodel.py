@@ -12,9 +12,9 @@ from meshwright.app.check import CheckReport
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.ops.counts import trained_parameters
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.tuned import read_lora, with_tuning
+from meshwright.planning.question.job_inputs import JobInputs
+from meshwright.planning.question.tuned import read_lora, with_tuning
 from meshwright.specs.job import Job
 from meshwright.specs.tuning import Tuning
 from meshwright.targets import TARGETS

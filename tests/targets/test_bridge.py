@@ -12,9 +12,9 @@ from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.for_target import priced_as
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.tuned import read_lora
+from meshwright.planning.question.job_inputs import JobInputs
+from meshwright.planning.question.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 from meshwright.targets.bridge.recipe import recipe_named

@@ -16,7 +16,7 @@ from meshwright.formats.torch_csv import write_actions
 from meshwright.launch_files.format import format_of
 from meshwright.launch_files.script import script_question
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.tuned import trained_counts
+from meshwright.planning.question.tuned import trained_counts
 from meshwright.schedules import schedule_named
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job

@@ -12,7 +12,7 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.targets import TARGETS
 from meshwright.targets.fsdp import ALL_IN_16_BITS

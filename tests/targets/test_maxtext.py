@@ -14,7 +14,7 @@ from meshwright import check
 from meshwright.app.export import export
 from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.targets import fsdp, target_named
 from meshwright.targets.maxtext import QUANTIZATIONS, as_read
 from tests.targets.cases import job

@@ -15,9 +15,9 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields
 from meshwright.library.models import spec
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.tuned import read_lora
+from meshwright.planning.question.job_inputs import JobInputs
+from meshwright.planning.question.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.specs.row import offload_token
 from meshwright.targets import TARGETS, target_of_file

@@ -14,7 +14,7 @@ from meshwright.compiler.stages.search import StageSpace, price_stages
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.zoo.decoder import Decoder

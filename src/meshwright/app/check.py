@@ -32,9 +32,9 @@ from meshwright.launch_files.violation_place import at_their_lines
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import measured_plan, question_beside_trainers
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem

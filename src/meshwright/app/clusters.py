@@ -16,7 +16,7 @@ from meshwright.formats.clusters.write import cluster_file
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
 from meshwright.planning.compose.islands import AlikeDevices, Granularity, check_tolerance, granularities, islands
-from meshwright.planning.job_inputs import is_cluster_path
+from meshwright.planning.question.job_inputs import is_cluster_path
 from meshwright.specs.cluster import ClusterSpec
 
 MOST_GRANULARITIES = 12

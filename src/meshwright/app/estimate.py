@@ -14,10 +14,10 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import inexact
-from meshwright.planning.job_inputs import JobInputs, job_fields
-from meshwright.planning.offload import host_assumptions
+from meshwright.planning.axes.offload import host_assumptions
 from meshwright.planning.one_kind_plans import target_note
 from meshwright.planning.plan_source import PlanLike, plan_question, question_beside_trainers
+from meshwright.planning.question.job_inputs import JobInputs, job_fields
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_plan

@@ -68,8 +68,8 @@ def answered(request: PageRequest, answer: PlanSet) -> PageSource:
 def _excluded(request: PageRequest, answer: PlanSet, reason: Literal["memory", "time"]) -> list[dict[str, Any]]:
     """Examples of plans that the search for an answer excluded."""
     from meshwright.app.plan_job import priced_fields
-    from meshwright.planning.job_inputs import job_inputs
     from meshwright.planning.one_kind_plans import excluded_of
+    from meshwright.planning.question.job_inputs import job_inputs
 
     inputs = job_inputs(priced_fields(request))
     best_s = answer.best.estimate.step_time_s

@@ -13,8 +13,8 @@ from meshwright.app.requests.page import PageRequest
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.layout import expand
 from meshwright.fields.job import AimFields
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.one_kind_plans import leanest_of
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.report.page.source import PageSource
 from meshwright.specs.cluster import NodeGroup

@@ -15,10 +15,10 @@ from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import BestPlans
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
@@ -327,7 +327,7 @@ def plan_set(
 def _of_hosts(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Assumption]:
     """What a plan takes of its hosts that nobody stated; few plans take anything."""
     if any(stage.host_bytes or stage.disk_bytes for stage in estimate.stages):
-        from meshwright.planning.offload import host_assumptions
+        from meshwright.planning.axes.offload import host_assumptions
 
         yield from host_assumptions(cluster, estimate)
 

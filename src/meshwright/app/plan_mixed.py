@@ -13,7 +13,6 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
@@ -23,6 +22,7 @@ from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import Refusals, find_plans
 from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.target_space import restricted
 from meshwright.report.words.titles import title_of
 from meshwright.search.space import Space

@@ -12,9 +12,9 @@ from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.for_target import priced_as, running
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.search import offer_of
 from meshwright.planning.objectives import Aim
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.planning.repair.job_repair import JobRepair
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, trainer_reason, why_not

@@ -10,9 +10,9 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import SpaceFields
 from meshwright.library.calibration import calibration_record
 from meshwright.library.clusters import refitted
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST
 from meshwright.planning.one_kind_plans import one_kind_plans
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.records import Record
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec

@@ -22,12 +22,12 @@ from meshwright.library.made_with import changes_since
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, lost_share_bytes, moved_state
 from meshwright.planning.goodput import USUAL
-from meshwright.planning.job_inputs import job_fields, job_inputs
 from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.mixed.kept import kept_plans
 from meshwright.planning.mixed.mixing import idle_devices
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan
+from meshwright.planning.question.job_inputs import job_fields, job_inputs
 from meshwright.planning.reason import idle_reason
 from meshwright.planning.usable_islands import left_out_note, usable_islands
 from meshwright.report.words.mixed import idle_lines

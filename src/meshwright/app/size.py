@@ -14,8 +14,8 @@ from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.fields.limits import nothing_in_time
 from meshwright.library.devices import device as library_device
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind_plans import OneKindPlans
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sized, Sizing, nodes_of
 from meshwright.records import plain
 from meshwright.report.words.sizing import (

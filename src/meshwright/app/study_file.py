@@ -32,7 +32,7 @@ from meshwright.fields.request import request_fields
 from meshwright.formats.gpus import parse_gpus
 from meshwright.library.changed_device import changeable
 from meshwright.library.devices import device
-from meshwright.planning.job_inputs import resolve_cluster, resolve_model
+from meshwright.planning.question.job_inputs import resolve_cluster, resolve_model
 from meshwright.specs.device import DeviceSpec
 
 GPU, LIKE = "gpu", "like"

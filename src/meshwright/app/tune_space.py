@@ -7,7 +7,7 @@ from typing import Any
 from meshwright.app.requests.tune import TuneRequest
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.space import Space
 from meshwright.search.tuners.base import Optimum

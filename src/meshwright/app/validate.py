@@ -18,7 +18,7 @@ from meshwright.formats.writing import write_file
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
 from meshwright.library.software import software
-from meshwright.planning.batch_asked import check_batch
+from meshwright.planning.question.batch import check_batch
 from meshwright.report.score_table import Compared, Score, score_by_group
 from meshwright.specs.model import ModelSpec
 from meshwright.units import GIB

@@ -158,7 +158,7 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, argu
 
 def _stated_in_plans(name: str, known: list[str]) -> str:
     """How a verb is told an axis of plans: by its option `--pin`, or in a plan; nothing where it is told neither."""
-    from meshwright.planning.axis_words import axis_called
+    from meshwright.planning.axes.words import axis_called
 
     axis = axis_called(name)
     if axis is None or not {"--pin", "--plan"} & {*known}:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.launch_files.trainer_option_names import PIECES
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.job import Job
 
 SWITCHES = (*PIECES, "liger_fused_linear_cross_entropy")

@@ -21,10 +21,10 @@ from meshwright.launch_files.violation import Violation
 from meshwright.launch_files.workload import usable
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
-from meshwright.planning.tuned import read_lora, with_targets_there
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
+from meshwright.planning.question.tuned import read_lora, with_targets_there
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

@@ -11,9 +11,9 @@ from meshwright.fields.job import JobFields
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.software import canonical
-from meshwright.planning.job_inputs import job_fields, job_inputs, resolve_cluster
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.tuned import trained_text, with_tuning
+from meshwright.planning.question.job_inputs import job_fields, job_inputs, resolve_cluster
+from meshwright.planning.question.tuned import trained_text, with_tuning
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

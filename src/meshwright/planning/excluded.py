@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from meshwright.estimate.hardware import hardware_of
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.leanest import Leanest, priced_row
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory

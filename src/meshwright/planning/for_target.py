@@ -12,8 +12,8 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.software import canonical
-from meshwright.planning.job_inputs import resolve_model
 from meshwright.planning.one_kind import BestPlans
+from meshwright.planning.question.job_inputs import resolve_model
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -147,7 +147,7 @@ def _stored_base(job: JobFields) -> str | None:
     if job.lora is None:
         own = job.model.lora if isinstance(job.model, ModelSpec) else None
         return own.base if own is not None else None
-    from meshwright.planning.tuned import read_lora  # few questions are of adapters
+    from meshwright.planning.question.tuned import read_lora  # few questions are of adapters
 
     with suppress(MeshwrightError):  # what is wrong is refused where the question is read
         return read_lora(job.lora).base
@@ -190,7 +190,7 @@ def _with_adapters(job: JobFields, target: Target) -> JobFields:
     """The question with adapters on the modules that a target has them for, where it names none."""
     if job.lora is None:
         return job
-    from meshwright.planning.tuned import read_lora  # few questions are of adapters
+    from meshwright.planning.question.tuned import read_lora  # few questions are of adapters
 
     with suppress(MeshwrightError):  # what is wrong is refused where its question is read
         asked, model = read_lora(job.lora), resolve_model(job.model)

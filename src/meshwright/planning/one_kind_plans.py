@@ -13,9 +13,9 @@ from meshwright.fields.job import SpaceFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import BestPlans, Refusals, Search, find_best
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow

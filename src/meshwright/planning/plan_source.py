@@ -19,8 +19,8 @@ from meshwright.formats.plan_json import PlannedJob, read_document, read_job, wi
 from meshwright.library import models
 from meshwright.library.made_with import changes_since
 from meshwright.planning.carried_plan import carried_plan
-from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, with_rest
 from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs, with_rest
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job

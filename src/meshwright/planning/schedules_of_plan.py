@@ -12,8 +12,8 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields
 from meshwright.planning.axes import schedule_names
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import PlanLike, plan_question
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan

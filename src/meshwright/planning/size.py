@@ -17,10 +17,10 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.count_bound import OutOfLimitsError, least_of_count_s
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import BestPlans, Search, find_plans
 from meshwright.planning.plan_shape import title
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
 from meshwright.search.result import SearchResult

@@ -9,7 +9,7 @@ from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as, running
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
 from meshwright.targets import FINE_TUNING
 

@@ -13,8 +13,8 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.for_target import priced_as, refusals_in_search
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.run_by import asked_about
 from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, why_not
 from meshwright.schedules.plan_rows import row_of

@@ -13,10 +13,10 @@ from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedE
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import TIE, priced_as, running
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.planning.reason import Reason
 from meshwright.records import Record
 from meshwright.search.search import search

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.one_kind import BestPlans, SpaceFor
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.plan import ExecutionPlan

@@ -9,7 +9,7 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.compose.islands import as_cluster, islands
 from meshwright.planning.equal_groups import equal_groups_joined
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 FORMATS = ("bf16", "fp16", "fp32")

@@ -50,7 +50,7 @@ class Question:
         found = self._attempt(gather, lambda: VERBS[self.verb].request.read(self.fields))
         job = getattr(found, "job", None)
         if self.wrong and job is not None:
-            from meshwright.planning.job_inputs import job_inputs
+            from meshwright.planning.question.job_inputs import job_inputs
 
             self._attempt(gather, lambda: job_inputs(job))
         gather.done()

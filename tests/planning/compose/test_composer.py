@@ -16,8 +16,8 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import blended, gradient_sum_s, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
-from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.search.space import Space
 
 SMALL = Space(

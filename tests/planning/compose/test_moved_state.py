@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.moved_state import MovedState, _bytes_by_layer, _intervals, moved_state
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow

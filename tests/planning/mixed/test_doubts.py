@@ -12,10 +12,10 @@ from meshwright.formats.cluster import default_links
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.doubts import LINK_CHANGE, NUMBER_CHANGE, doubts_of_model
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.source import PricedPlan
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.sensitivity import scalable_numbers
 from meshwright.search.space import Space
 from meshwright.specs.job import Job

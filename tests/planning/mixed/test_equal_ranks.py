@@ -12,8 +12,8 @@ from meshwright.errors import UnsupportedError
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.job_inputs import resolve_cluster
 from meshwright.planning.mixed.equal_ranks import counted_as_one, evener
+from meshwright.planning.question.job_inputs import resolve_cluster
 
 MODEL, GPUS, BATCH = "llama-3.1-8b", "8xH100,8xH200", 128
 

@@ -10,11 +10,11 @@ import pytest
 from meshwright import plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed import native
 from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.native import WAY_GAIN
 from meshwright.planning.mixed.source import Launcher
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 

@@ -6,9 +6,9 @@ import pytest
 
 from meshwright.fields.job import JobFields
 from meshwright.planning.axes import space_of
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed import groups_alone
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 

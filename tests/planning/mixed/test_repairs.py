@@ -6,7 +6,7 @@ import pytest
 
 from meshwright import plan
 from meshwright.errors import InputError
-from meshwright.planning.offload import read_offload
+from meshwright.planning.axes.offload import read_offload
 from meshwright.planning.repair.no_plan import NoPlanError
 
 MODEL, GPUS = "llama-3.1-8b", "1xRTX4090,1xRTX3090"

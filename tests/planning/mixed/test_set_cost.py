@@ -11,10 +11,10 @@ from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.objectives import Aim
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.space import Space
 from meshwright.units import HOUR_S
 

@@ -11,9 +11,9 @@ import pytest
 import meshwright as mw
 from meshwright.cli import main
 from meshwright.library.models import spec
+from meshwright.planning.question.tuned import read_lora
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.planning.repair.of_tuning import lighter, lora_option
-from meshwright.planning.tuned import read_lora
 from meshwright.specs.tuning import Lora, Tuning
 from meshwright.specs.workload import Workload
 

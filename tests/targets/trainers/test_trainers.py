@@ -16,7 +16,7 @@ from meshwright.formats.megatron import model_facts
 from meshwright.launch_files.script import script_question
 from meshwright.launch_files.source import Outside
 from meshwright.library.models import spec
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.targets import TRAINERS, reader_named, readers, target_named
 
 TUNE = """\

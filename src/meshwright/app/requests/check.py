@@ -77,7 +77,7 @@ class CheckRequest(Request):
 
     def rules(self, reading: Reading) -> None:
         """Exactly one of a plan and a launch script."""
-        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.question.job_inputs import job_inputs
 
         scripted = bool({"source_format", "source"} & self.given)
         self._one_source(reading, scripted=scripted)

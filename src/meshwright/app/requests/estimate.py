@@ -51,7 +51,7 @@ class EstimateRequest(Request):
     def rules(self, reading: Reading) -> None:
         """Names of schedules; one plan is written, or schedules are compared."""
         from meshwright.planning.axes import schedule_names, target_rule
-        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.question.job_inputs import job_inputs
 
         reading.attempt(lambda: target_rule(self.target))
         if self.schedule and self.target is not None:

@@ -152,7 +152,7 @@ class PlanRequest(Request):
 
     def _of_a_model(self, reading: Reading) -> None:
         from meshwright.planning.axes import check_axes, target_rule
-        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.question.job_inputs import job_inputs
 
         self._aimed(reading)
         if self.svg is not None and not self.pareto:

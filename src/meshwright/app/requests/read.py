@@ -182,8 +182,8 @@ class TraceRequest(Request):
 
     def rules(self, reading: Reading) -> None:
         """Files that can be written; a plan in one line needs its model."""
-        from meshwright.planning.job_inputs import job_inputs
         from meshwright.planning.plan_source import is_file
+        from meshwright.planning.question.job_inputs import job_inputs
 
         if isinstance(self.plan, str) and "model" not in self.given and not is_file(self.plan):
             fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"

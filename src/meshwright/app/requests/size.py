@@ -65,7 +65,7 @@ class SizeRequest(Request):
         from dataclasses import replace
 
         from meshwright.library.devices import device
-        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.question.job_inputs import job_inputs
 
         name = self.device if isinstance(self.device, str) and self.device else "H100"
         device(name)

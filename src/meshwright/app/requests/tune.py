@@ -47,7 +47,7 @@ class TuneRequest(Request):
     def rules(self, reading: Reading) -> None:
         """Axes that exist, and a study that can be made."""
         from meshwright.planning.axes import check_axes
-        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.question.job_inputs import job_inputs
 
         reading.attempt(lambda: check_axes(**self.space.keywords()))
         check_study(self.study, reading)

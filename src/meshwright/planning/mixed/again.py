@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from meshwright.planning.axes import space_of
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.kept import shared_again
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

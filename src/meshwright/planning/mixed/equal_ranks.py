@@ -13,10 +13,10 @@ from dataclasses import replace
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.islands import weakest_of
 from meshwright.planning.fewer_nodes import first_nodes
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.devices_used import even_part
 from meshwright.planning.mixed.source import Launcher, PricedPlan
 from meshwright.planning.one_kind import accepted
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.cluster import AND, ClusterSpec, NodeGroup
 from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.job import Job

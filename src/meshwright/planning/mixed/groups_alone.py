@@ -16,9 +16,9 @@ from meshwright.planning.compose.composer import FARTHEST
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.fewer_nodes import dividing_part, first_nodes
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.spaces import alone_name
 from meshwright.planning.one_kind import Refusals, accepted, find_plans
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.result import SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -23,7 +23,6 @@ from meshwright.planning.compose.sources.native.one_strategy import OneStrategyI
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.fewer_nodes import SMALL, roundest_devices
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.expert_ways import of_other_ways
@@ -39,6 +38,7 @@ from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import Refusals
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

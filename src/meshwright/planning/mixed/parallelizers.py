@@ -20,10 +20,10 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.composed import SliceComposer, SliceSet, slice_composer
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.slices import MOST_SKIPS
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord, StagesOfOwnPlans, require_one_stream
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space

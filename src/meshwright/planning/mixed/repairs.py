@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.mixed.spaces import alone_name
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.plan_shape import groups_of
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.job_repair import JobRepair
 from meshwright.planning.repair.of_job import same_batch
 from meshwright.planning.repair.of_offload import offload_repairs

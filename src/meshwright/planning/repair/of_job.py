@@ -11,9 +11,9 @@ from dataclasses import replace
 from meshwright.errors import UnsupportedError
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
-from meshwright.planning.batch_asked import usual_tokens
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
+from meshwright.planning.question.batch import usual_tokens
 from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, job_repair
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs

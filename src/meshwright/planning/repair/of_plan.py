@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshwright.budget import spent
-from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
 from meshwright.records import Record
 from meshwright.specs.row import PlanRow

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.errors import MeshwrightError, Problem
 from meshwright.estimate.layout import expand
-from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.estimate.away_rules import host_problems, update_problems
-from meshwright.planning.offload import offload_text, spelled
+from meshwright.planning.axes.offload import offload_text, spelled
 from meshwright.planning.repair.job_repair import FittingPlan, fitting
 from meshwright.planning.repair.leanest import Leanest, priced_row
 from meshwright.search.space import Space

@@ -10,8 +10,8 @@ from typing import Any
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
+from meshwright.planning.question.tuned import trained_text
 from meshwright.planning.ties import differing_parts, tied
-from meshwright.planning.tuned import trained_text
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import shortened_title, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text

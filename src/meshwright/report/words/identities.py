@@ -27,7 +27,7 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     """
     found = [_devices_identity(job, row), _layers_identity(job)]
     if isinstance(job, Job) and job.model.tuning is not None:
-        from meshwright.planning.tuned import trained_counts  # most jobs train all of a model
+        from meshwright.planning.question.tuned import trained_counts  # most jobs train all of a model
 
         found.append(trained_counts(job.model))
     found += [*_batch_identity(job), *_expert_identities(job)]

@@ -15,8 +15,8 @@ from meshwright.estimate.item_costs import item_costs
 from meshwright.estimate.items import NONE, Item
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.native.bound import layer_ways, least_step_s
-from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.axes import PLAIN_WAY, ways
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space

@@ -14,7 +14,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 
 MODEL, BATCH, LENGTH = "qwen3-8b", 64, 2048
 

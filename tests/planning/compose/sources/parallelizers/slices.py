@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import least_forward_s
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow

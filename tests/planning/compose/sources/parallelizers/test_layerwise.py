@@ -10,7 +10,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.layerwise import Layerwise
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
 from meshwright.specs.seam import ModelSlice

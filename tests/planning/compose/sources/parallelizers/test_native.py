@@ -7,7 +7,7 @@ import pytest
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.native import Native
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan

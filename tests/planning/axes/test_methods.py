@@ -8,7 +8,7 @@ import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.library import models
 from meshwright.planning.axes import check_axes, space_of
-from meshwright.planning.methods import OPENED
+from meshwright.planning.axes.methods import OPENED
 from meshwright.schedules import schedule_named
 from meshwright.search.axes import WAY_AXES
 from meshwright.search.space import Space

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import Count
-from meshwright.planning.batch_asked import BATCH_TOLERANCE, sensible_batch
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.question.batch import BATCH_TOLERANCE, sensible_batch
+from meshwright.planning.question.job_inputs import job_inputs
 
 
 def test_a_short_model_keeps_its_length() -> None:

@@ -15,9 +15,15 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.software import canonical
-from meshwright.planning.assumptions import job_assumptions
-from meshwright.planning.batch_asked import DEFAULT_SAMPLES, check_batch, default_batch, sequence_length, usual_tokens
-from meshwright.planning.number_formats import (
+from meshwright.planning.question.assumptions import job_assumptions
+from meshwright.planning.question.batch import (
+    DEFAULT_SAMPLES,
+    check_batch,
+    default_batch,
+    sequence_length,
+    usual_tokens,
+)
+from meshwright.planning.question.number_formats import (
     DEFAULT_DTYPE,
     asked_precision,
     check_computes,
@@ -86,14 +92,14 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     """
     gather = Gather()
     if job.weight_dtype == "fp32" and job.lora is not None:
-        from meshwright.planning.tuned import beside_whole
+        from meshwright.planning.question.tuned import beside_whole
 
         asked = job.lora
         beside = gather.attempt(lambda: beside_whole(asked))
         job = replace(job, weight_dtype=None, lora=beside or asked)
     spec = gather.attempt(lambda: resolve_model(job.model))
     if spec is not None and not spec.streams and (job.lora is not None or job.freeze):
-        from meshwright.planning.tuned import with_tuning  # most jobs train all of a model
+        from meshwright.planning.question.tuned import with_tuning  # most jobs train all of a model
 
         whole = spec
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
@@ -163,12 +169,12 @@ def _sized(
     sampled: list[Assumption] = []
     beside_text = (job.images, job.image_size, job.audio, job.audio_seconds, job.encoder_seq_len)
     if spec.streams or any(one is not None for one in beside_text):
-        from meshwright.planning.samples import with_samples  # few models read more than text
+        from meshwright.planning.question.samples import with_samples  # few models read more than text
 
         beside = bool(spec.streams)
         spec, sampled = with_samples(spec, job, seq)
         if beside and (job.lora is not None or job.freeze):
-            from meshwright.planning.tuned import with_tuning
+            from meshwright.planning.question.tuned import with_tuning
 
             spec = with_tuning(spec, job.lora, job.freeze)
     batch = job.global_batch
@@ -232,7 +238,7 @@ def _on_site(job: JobFields, where: ClusterSpec) -> tuple[ClusterSpec, list[Assu
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=price) for g in where.groups))
     if job.prices is job.power is job.pue is job.carbon_intensity is None:
         return where, []
-    from meshwright.planning.site_power import with_site  # few jobs state any
+    from meshwright.planning.question.site_power import with_site  # few jobs state any
 
     return with_site(where, job)
 
@@ -341,7 +347,7 @@ def resolve_model(model: object) -> ModelSpec:
 def _lengths(job: JobFields) -> Lengths:
     if job.lengths is None and job.packing is None and not job.dynamic_cp:
         return ()
-    from meshwright.planning.sequences_asked import lengths_asked  # few jobs state them
+    from meshwright.planning.question.sequences import lengths_asked  # few jobs state them
 
     return lengths_asked(job)
 

@@ -15,9 +15,9 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.axes import space_of
-from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.plan_source import plan_question
+from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.report.words.identities import identities
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -12,7 +12,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.host import Disks
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.for_target import priced_as
-from meshwright.planning.job_inputs import job_inputs, resolve_cluster
+from meshwright.planning.question.job_inputs import job_inputs, resolve_cluster
 from meshwright.specs.cluster import HostSpec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from meshwright.errors import Problem, nearest
-from meshwright.planning.offload import AUTO, read_offload
+from meshwright.planning.axes.offload import AUTO, read_offload
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.parameters import tried_of
 from meshwright.search.axes import AXES, WAY_AXES

@@ -11,7 +11,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.software import generation_of, generations_of, software
-from meshwright.planning.number_formats import formats_said, optimizer_said
+from meshwright.planning.question.number_formats import formats_said, optimizer_said
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
@@ -51,7 +51,7 @@ def job_assumptions(
         Assumption(name="software", value=_software_note(model, workload, given=software_given), basis="assumed"),
     ]
     if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
-        from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them
+        from meshwright.planning.question.sequences import sequence_notes  # few jobs have them
 
         found += sequence_notes(workload)
     wide = sum(count for layer, count in model.kind_counts().items() if layer.wide)
@@ -59,7 +59,7 @@ def job_assumptions(
         value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
         found.append(Assumption(name="dtype of layers", value=value, basis="assumed"))
     if model.tuning is not None:
-        from meshwright.planning.tuned import trained_text  # most jobs train all of a model
+        from meshwright.planning.question.tuned import trained_text  # most jobs train all of a model
 
         found.insert(0, Assumption(name="training", value=trained_text(model), basis="assumed"))
     if workload.tokens is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.estimate.legality import row_degrees
-from meshwright.planning.axis_words import (
+from meshwright.planning.axes.words import (
     COUNTED,
     entries_of,
     note_blank,
@@ -48,7 +48,7 @@ def space_of(
         devices: of the cluster.
         pin: axes fixed to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
-        offload: what is kept away from the devices, as `planning.offload` reads it.
+        offload: what is kept away from the devices, as `planning.axes.offload` reads it.
         schedule: names that may be used; `all` for every one; those of `DEFAULT_SCHEDULES` by default.
         methods: axes that are opened to all their values where nothing else is said of them; `all` for every one.
 
@@ -116,7 +116,7 @@ class _AxesLeft:
             self.keep("schedule", names, f"schedule {_listed(names)}")
 
     def keep_away(self, offload: str) -> None:
-        from meshwright.planning.offload import read_offload
+        from meshwright.planning.axes.offload import read_offload
 
         try:
             self.keep("offload", read_offload(offload), f"offload {offload!r}")
@@ -125,7 +125,7 @@ class _AxesLeft:
 
     def open(self, methods: str | Iterable[str], model: ModelSpec, workload: Workload) -> tuple[str, ...]:
         """Leave all values of the axes of methods that nothing else is said of; these axes."""
-        from meshwright.planning.methods import OPENED, idle_problems, method_problems, opened_axes
+        from meshwright.planning.axes.methods import OPENED, idle_problems, method_problems, opened_axes
 
         self.problems += method_problems(methods) + idle_problems(methods, model, workload)
         opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in self.pins)
@@ -178,14 +178,14 @@ def check_axes(
     if schedule is not None:
         schedules_of(schedule, problems)
     if offload is not None:
-        from meshwright.planning.offload import read_offload
+        from meshwright.planning.axes.offload import read_offload
 
         try:
             read_offload(offload)
         except InputError as error:
             problems += error.problems
     if methods is not None:
-        from meshwright.planning.methods import method_problems
+        from meshwright.planning.axes.methods import method_problems
 
         problems += method_problems(methods)
     if problems:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import meshwright as mw
-from meshwright.planning.offload import host_assumptions
+from meshwright.planning.axes.offload import host_assumptions
 
 
 def assumed(plan: str, **stated: float) -> set[str]:
