@@ -73,7 +73,7 @@ def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
     [
         (1, 3, 4, 1, {"p": "p = 2 or 4"}),
         (1, 4, 10, 1, {"m": "m = 8 or 12, or doubling or halving"}),
-        (1, 4, 1, 2, {"m": "m = 2", "v": "v = 1, or schedule interleaved"}),
+        (1, 4, 1, 2, {"m": "m = 2", "v": "v = 1"}),
         (3, 8, 8, 1, {"pairs": "pairs = 2 or 4"}),
         (2, 8, 3, 1, {"m": "m = 4"}),
     ],

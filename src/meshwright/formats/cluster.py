@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, HostSpec, LinkSpec, NodeGroup
@@ -43,11 +43,11 @@ UNKNOWN_NODE = NodeDefaults(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """A number nobody gave that the answer rests on."""
+    """What the answer rests on: a number nobody gave, or what the question stated."""
 
     name: str
     value: str
-    basis: Basis
+    basis: Basis | Literal["stated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

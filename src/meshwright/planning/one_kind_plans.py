@@ -212,17 +212,19 @@ def pinned_notes(space: Space) -> Iterator[Assumption]:
         whole = [axis for axis in space.opened if axis != "schedule"]
         said = ["every exact schedule"] * ("schedule" in space.opened)
         said += [f"every value of {', '.join(whole)}"] * bool(whole)
-        yield Assumption(name="methods", value="; ".join(said), basis="assumed")
+        yield Assumption(name="methods", value="; ".join(said), basis="stated")
     for axis, values in space.pins:
         if len(values) <= MOST_NAMED and axis not in space.opened:
-            yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
+            yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="stated")
+    if space.pinned("offload") is None:
+        yield Assumption(name="offload", value="nothing, unless asked for", basis="assumed")
 
 
 def target_note(target: str) -> Assumption:
     """The framework that has to run the plans."""
     from meshwright.targets import target_named  # few questions name one
 
-    return Assumption(name="target", value=f"plans that {target_named(target).title} can run", basis="assumed")
+    return Assumption(name="target", value=f"plans that {target_named(target).title} can run", basis="stated")
 
 
 def _measured_again(found: BestPlans) -> BestPlans:

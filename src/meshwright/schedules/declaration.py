@@ -15,8 +15,7 @@ MOST_CHUNKS = 64
 """Chunks per worker up to which the fewest legal number is looked for."""
 
 CHUNKS_WHY = {1: "gives every worker one chunk", 2: "places two chunks per worker in a V, one down and one back"}
-CHUNKS_FIX = {1: "v = 1, or schedule interleaved", 2: "v = 2"}
-"""Why a schedule allows one number of chunks only, and what to do."""
+"""Why a schedule allows one number of chunks only."""
 
 
 class SharedKeys(NamedTuple):
@@ -107,7 +106,9 @@ class Declaration(ABC):
         only = self.only_chunks
         if only and v != only:
             what = f"{self.name}: v = {v} chunks per worker"
-            found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
+            # Interleaving is no substitute for two directions, replicas or stale weights.
+            fix = f"v = {only}" + (", or schedule interleaved" if only == self.weight_copies == 1 else "")
+            found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=fix, field="v"))
         return (*found, *self._value_problems(p), *self._problems(p, m, v))
 
     def shared_keys(self, p: int) -> SharedKeys | None:

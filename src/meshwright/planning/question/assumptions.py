@@ -83,8 +83,7 @@ def job_assumptions(
     used = [(one.device, one.devices) for one in cluster.groups]
     if unlike := outside_experience(calibration_of(workload.calibration), workload, used):
         found.append(Assumption(name="outside all measurements", value=unlike, basis="extrapolated"))
-    share = f"{100 * TIGHT_SHARE:.0f}%"
-    reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded unless asked for"
+    reserve = f"{100 * TIGHT_SHARE:.0f}% of the memory stays free where any plan allows it"
     found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
     listed = {g.device.name: g.device.price_per_hour for g in cluster.groups if g.price_per_device_hour is None}
     for name, per_hour in listed.items() if price is None else ():
