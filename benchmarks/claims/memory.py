@@ -224,7 +224,6 @@ def recomputed() -> Iterator[Claim]:
         ours=lambda found: round(float(estimate_of(found)["breakdown_s"]["offload"]), 2),
         rule="most",
         tolerance=0.0,
-        why="a tenth of the step is left: priced transfers wait for the layer that is computed again",
     )
 
 

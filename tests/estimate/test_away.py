@@ -72,6 +72,16 @@ def test_what_does_not_fit_the_host_is_refused() -> None:
     assert {"A100-40 host link", "A100-40 host update"} <= {one.name for one in found.assumptions}
 
 
+def test_logits_stay_where_activations_are_away() -> None:
+    job = {"gpus": "1xH100", "global_batch": 2, "seq_len": 8192}
+    here, away = (priced("llama-3.1-8b", f"mbs1.rc-full{moved}", **job) for moved in ("", ".off-a"))
+    # The inputs of 32 layers leave and hide; what the head keeps stays.
+    inputs = 32 * 8192 * 4096 * 2
+    assert held(here, "activations") - held(away, "activations") == pytest.approx(inputs, rel=0.01)
+    assert away.stages[0].host_bytes == pytest.approx(inputs, rel=0.01)
+    assert away.step_time_s == here.step_time_s
+
+
 def test_disks_take_what_they_are_said_to_take() -> None:
     job = {"gpus": "1xRTX4090", "global_batch": 4, "nvme": "2TB@7GB/s"}
     memory, disks = (priced("llama-3.1-8b", f"mbs1.rc-full.off-{away}", **job) for away in ("wog", "wog-nvme"))

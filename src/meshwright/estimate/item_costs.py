@@ -147,6 +147,8 @@ def item_costs(
         driver = replace(driver, held_logits=1.0)
     unlike = driver.unfused or driver.held_logits > 0
     table = local_units(model.vocab, columns.tp) * model.hidden
+    # The head runs backward right behind its forward: there is no time for its logits to be away.
+    at_once = replace(columns, offload_activations=np.zeros(columns.rows))
     if has_extras(model, workload) or columns.compression is not None:
         _add_extras(parts, items, columns, model, hardware, workload)
     for number, item in enumerate(items):
@@ -176,7 +178,7 @@ def item_costs(
                 kept,
                 seconds(work, quantised=quantised),
                 recompute,
-                columns,
+                columns if quantised or item.part == "embedding" else at_once,
                 hardware,
                 workload,
                 brief=brief * workload.training,

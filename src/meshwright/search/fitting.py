@@ -83,6 +83,8 @@ class Fitting:
         self.hardware: Hardware = factored.hardware
         self.away = offload_of(factored.grid.offload)
         self.stored = np.array([item.part not in ("tie", "copy") for item in items])
+        self.moved = np.array([item.part not in ("head", "mtp") for item in items])
+        """Items all of whose activations go to the host where any do."""
         """Items whose weights are those of their own layer."""
         self.dense = self._costs(items, model, experts=False)
         self.experts = self._costs(items, model, experts=True)
@@ -314,7 +316,7 @@ class _PathLengths:
         # Each rank fetches its share of the weights; activations leave in one pass and return in the other.
         weight = fitting.factored.workload.precision.bytes_of("weights") / hardware.host_bytes_per_s
         self.fetched_s = np.broadcast_to(grid.strategies(fitting.factored.workload).offload_weights * weight, grid.rows)
-        kept_s = away.activations / hardware.host_bytes_per_s
+        kept_s = fitting.moved * (away.activations / hardware.host_bytes_per_s)
         self.fetched = [
             [
                 ((costs.dense_parameters + costs.expert_parameters) * fitting.stored @ way, number)
@@ -322,7 +324,7 @@ class _PathLengths:
             ]
             for way in ways
         ]
-        self.kept = [[(costs.kept_bytes @ way * kept_s, number) for costs, number in factors] for way in ways]
+        self.kept = [[(costs.kept_bytes * kept_s @ way, number) for costs, number in factors] for way in ways]
 
     def of(self, here: slice) -> Float[np.ndarray, "rows paths"]:
         """Of some rows, at least."""
