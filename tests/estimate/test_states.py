@@ -255,8 +255,10 @@ def test_experts_of_a_rank_have_tensors_of_their_own_where_a_framework_keeps_the
     software: str, each: int
 ) -> None:
     """128 experts over 8 ranks; two norms, queries with keys and values and their norms, output, and the router."""
-    spread = LayerStrategy(data=DataParallel(replicate=8), expert=ExpertParallel(ep=8))
-    assert tensors_of("qwen3-30b-a3b", spread, software)[0] == (6, 2 * each)
+    # Whatever it computes of other ranks' experts, and in whatever chunks, a rank updates its own.
+    for expert in (ExpertParallel(ep=8), ExpertParallel(ep=8, overlap_degree=4), ExpertParallel(ep=8, shadowed=2)):
+        spread = LayerStrategy(data=DataParallel(replicate=8), expert=expert)
+        assert tensors_of("qwen3-30b-a3b", spread, software)[0] == (6, 2 * each)
 
 
 def tensors_of(name: str, strategy: LayerStrategy, software: str = "megatron-core") -> list[tuple[float, float]]:

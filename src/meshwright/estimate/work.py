@@ -283,7 +283,7 @@ class LayerPricing(MixingPricing):
             tensors = 2.0 if op.bias else 1.0
             if local.expert:
                 self.experts = self.experts + local.parameters
-                each = local.groups if self.hardware.software.tensors_per_expert else 1.0
+                each = self.columns.local_experts(op.experts) if self.hardware.software.tensors_per_expert else 1.0
                 self.expert_tensors = self.expert_tensors + each * tensors
             else:
                 self.dense = self.dense + local.parameters

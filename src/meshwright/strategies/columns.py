@@ -158,6 +158,14 @@ class StrategyColumns:
             return self.sequence_tokens
         return self.sequence_tokens / np.where(self.whole_tokens & ~self.sp, self.tp, 1)
 
+    def local_experts(self, experts: int) -> Float[np.ndarray, "rows"]:
+        """Experts that a rank keeps and updates, whichever it computes: E / ep, one at least.
+
+        Args:
+            experts: E, of a layer.
+        """
+        return np.maximum(experts / self.ep, 1.0)
+
     def received(self, top_k: float) -> Float[np.ndarray, "rows"]:
         """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.
 

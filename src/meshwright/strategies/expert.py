@@ -40,7 +40,7 @@ def shard_experts(op: Linear, columns: StrategyColumns, top_k: float, formats: W
         `groups` = E / ep products of received / groups tokens, widths cut by etp; more groups where a rank computes
         experts of others, or in chunks.
     """
-    local_experts = np.maximum(op.experts / columns.ep, 1.0)
+    local_experts = columns.local_experts(op.experts)
     column = op.split == "expert-column"
     width_in: Column = full_width(op.inputs) if column else local_width(op.inputs, columns.etp)
     width_out: Column = local_width(op.outputs, columns.etp) if column else full_width(op.outputs)

@@ -22,7 +22,7 @@ class MovedExperts(ExpertMethod):
     def visitors(self, op: Linear, columns: StrategyColumns) -> Float[np.ndarray, "rows"] | None:
         """All experts of other ranks, where they move."""
         moved = columns.dispatches("moves")
-        return None if moved is None else moved * (op.experts - np.maximum(op.experts / columns.ep, 1.0))
+        return None if moved is None else moved * (op.experts - columns.local_experts(op.experts))
 
     def calls(self, op: Linear, columns: StrategyColumns, one: Column, formats: WeightBytes) -> tuple[Call, ...]:
         """Gathers before both passes; gradients are scattered after theirs."""
