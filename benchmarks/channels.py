@@ -48,8 +48,8 @@ def serve(mesh: int, folder: str, *, rings: bool) -> None:
 
     import numpy as np
 
-    from meshwright.runtime import sockets
     from meshwright.runtime.host_arrays import host_form
+    from meshwright.runtime.workers import sockets
 
     if not rings:
         sockets.RING_FROM_BYTES = 1 << 62

@@ -25,10 +25,10 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.timeline import step_timeline
 from meshwright.library.models import resolve
 from meshwright.planning.plan_source import planned_job
-from meshwright.runtime.joint_training import JointTraining
 from meshwright.runtime.mixed_plan import check_plan_runs, samples_of
-from meshwright.runtime.mixed_training import MixedTraining
 from meshwright.runtime.train import Steps, train
+from meshwright.runtime.training.joint import JointTraining
+from meshwright.runtime.training.mixed import MixedTraining
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Pipeline, StrategyRun
 from meshwright.zoo.tiny import scaled_model

@@ -35,7 +35,7 @@ tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="kills-")
 
 from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.train import Recovery, Steps, train
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.row import PlanRow
 
 PAUSE_S = 0.02
@@ -190,7 +190,7 @@ def _left() -> set[str]:
             number, _, rest = stat.read_text().partition(" (")
             state, parent = rest.rpartition(") ")[2].split()[:2]
             command = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if int(parent) == os.getpid() and (state == "Z" or "meshwright.runtime.processes" in command):
+            if int(parent) == os.getpid() and (state == "Z" or "meshwright.runtime.workers.processes" in command):
                 found.add(f"process {number} ({state})")
     return found
 

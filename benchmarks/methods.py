@@ -16,10 +16,10 @@ LOAD, EXCHANGE = "tests/kernels/test_expert_load.py", "tests/kernels/test_exchan
 PARITY = "tests/runtime/test_parity.py"
 COVER = "test_a_cover_of_all_pairs_ends_where_one_device_ends"
 GRIDS = "tests/runtime/test_tensor_grids.py"
-RANKS, SUMS = "tests/runtime/test_rank_steps.py", "tests/estimate/test_other_sums.py"
+RANKS, SUMS = "tests/runtime/rank_steps/test_rank_steps.py", "tests/estimate/test_other_sums.py"
 APART = "test_ranks_end_where_one_device_ends"
 SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
-HOSTED = "tests/runtime/test_host_steps.py"
+HOSTED = "tests/runtime/rank_steps/test_host_steps.py"
 RING = "tests/strategies/test_weight_ring.py"
 KEPT = "tests/strategies/test_memory.py"
 CONTEXT = "tests/zoo/test_context_exchange.py"
@@ -273,7 +273,10 @@ METHODS = (
                 2025,
                 ("weipipe",),
                 (RING, "test_a_step_takes_the_turns_of_a_simulation_in_which_all_wait_for_the_slowest"),
-                ("tests/runtime/test_ring_steps.py", "test_a_ring_ends_where_one_device_ends_and_sends_what_is_priced"),
+                (
+                    "tests/runtime/rank_steps/test_ring_steps.py",
+                    "test_a_ring_ends_where_one_device_ends_and_sends_what_is_priced",
+                ),
                 "the zero-bubble forms; a run gathers embedding and head once a step and repeats the forward of each "
                 "group of layers",
             ),

@@ -261,7 +261,7 @@ INTENTS = (
         (
             "gradients accumulated on several hosts",
             "test_gradient_accumulation multi_host",
-            "tests/runtime/test_hosted.py::test_two_stages_on_two_hosts_each_compute_what_one_process_does",
+            "tests/runtime/workers/test_hosted.py::test_two_stages_on_two_hosts_each_compute_what_one_process_does",
         ),
         (
             "memory of a state that is given away is taken",
@@ -443,7 +443,7 @@ INTENTS = (
         (
             "messages of parts gathered where they arrive",
             "test_scatter_gather 2_layer_bert",
-            "tests/runtime/test_hosted.py::test_two_stages_on_two_hosts_each_compute_what_one_process_does",
+            "tests/runtime/workers/test_hosted.py::test_two_stages_on_two_hosts_each_compute_what_one_process_does",
         ),
         (
             "schedules: every task once, in order, in the clocks of their paper",
@@ -458,7 +458,7 @@ INTENTS = (
         (
             "tied embeddings over stages",
             "test_tied_embedding",
-            "tests/runtime/test_processes.py::test_the_numbers_are_those_of_one_process",
+            "tests/runtime/workers/test_processes.py::test_the_numbers_are_those_of_one_process",
         ),
     ),
     *_all(
@@ -484,7 +484,7 @@ INTENTS = (
         (
             "channels between meshes",
             "test_cross_mesh_communicator create_and_set",
-            "tests/runtime/test_sockets.py::test_both_may_send_all_before_they_receive",
+            "tests/runtime/workers/test_sockets.py::test_both_may_send_all_before_they_receive",
         ),
         (
             "batches are made ahead, in order",
@@ -510,7 +510,7 @@ INTENTS = (
         (
             "arrays of workers come back",
             "test_device_mesh distributed_array",
-            "tests/runtime/test_processes.py::test_state_may_come_back_as_arrays",
+            "tests/runtime/workers/test_processes.py::test_state_may_come_back_as_arrays",
         ),
         (
             "a checkpoint in parts is read on any sharding",
@@ -523,7 +523,7 @@ INTENTS = (
         (
             "a checkpoint of workers is read by one process",
             "test_dist_save_load distributed_mlp_uncached_save_load",
-            "tests/runtime/test_processes.py::test_a_checkpoint_of_workers_is_read_by_one_process",
+            "tests/runtime/workers/test_processes.py::test_a_checkpoint_of_workers_is_read_by_one_process",
         ),
         (
             "a checkpoint under another plan",
@@ -556,7 +556,7 @@ INTENTS = (
         (
             "random numbers computed again are the same",
             "test_random_seed remat_rng",
-            "tests/runtime/test_host_steps.py::test_inputs_of_layers_that_are_computed_again_leave_at_the_priced_bytes",
+            "tests/runtime/rank_steps/test_host_steps.py::test_inputs_of_layers_that_are_computed_again_leave_at_the_priced_bytes",
         ),
         (
             "every instruction has its time",

@@ -8,7 +8,7 @@ from meshwright.app.elastic import training_on
 from meshwright.errors import InfeasibleError
 from meshwright.runtime.plan_method import check_runs
 from meshwright.runtime.timings import Machine
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.tiny import TINY
 from tests.runtime.mixed_plans import Line, plan_of, stage, training_of

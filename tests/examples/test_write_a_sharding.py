@@ -12,8 +12,8 @@ import pytest
 
 from meshwright.cli import main
 from meshwright.errors import InputError, Problem
-from meshwright.runtime.passing_steps import PASSING_STEPS, PassingStep
-from meshwright.runtime.ring_steps import RingStep
+from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS, PassingStep
+from meshwright.runtime.rank_steps.ring_steps import RingStep
 from meshwright.shapes import Array
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow

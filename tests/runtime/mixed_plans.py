@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from meshwright.library.clusters import resolve_gpus
-from meshwright.runtime.mixed_training import MixedTraining
+from meshwright.runtime.training.mixed import MixedTraining
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker

@@ -10,7 +10,7 @@ from itertools import product
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.legality import row_problems
 from meshwright.runtime.plan_method import check_runs, grid_of
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.schedules.table import Kind
 from meshwright.specs.layers.attention import Attention

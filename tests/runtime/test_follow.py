@@ -13,7 +13,7 @@ import pytest
 import meshwright as mw
 from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.errors import InputError
-from meshwright.runtime.remote_arrays import RemoteArray
+from meshwright.runtime.workers.remote_arrays import RemoteArray
 from tests.runtime.small import WIDTH, batch, initial, loss, step
 
 METHODS = [

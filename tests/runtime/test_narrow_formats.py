@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec

@@ -22,7 +22,7 @@ from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parallelize import parallelize
 from meshwright.runtime.parity import StepsOutcome, outcome, parity_of, run_alone, run_parallel
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.training import Adam, train_step
 from tests.runtime.parity_cases import MICRO_BATCHES, MODELS, SAMPLES, Case, cover, every_case, training

@@ -16,10 +16,10 @@ import pytest
 
 from meshwright.app.elastic import training_on
 from meshwright.ray_cluster import ray_module
-from meshwright.runtime.on_ray import RayCrew
 from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Recovery, Steps, train
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
+from meshwright.runtime.workers.on_ray import RayCrew
 from meshwright.specs.row import PlanRow
 from tests.ray_cluster import Node, below, kill, two_nodes
 

@@ -14,7 +14,7 @@ import pytest
 import meshwright as mw
 from meshwright.compiler.instructions import Op
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.schedules import schedule_named
 from meshwright.schedules.table import Kind
 from meshwright.specs.row import PlanRow

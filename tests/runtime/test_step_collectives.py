@@ -17,7 +17,7 @@ from meshwright.compiler.sharding.hlo_collectives import Collectives, in_all
 from meshwright.kernels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.runtime.compiled import CompiledStep
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.row import PlanRow
 from tests.compiler.sharding.test_plan_quality import (
     experts_loss,

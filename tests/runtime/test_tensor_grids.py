@@ -15,7 +15,7 @@ from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.step_collectives import step_collectives
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec

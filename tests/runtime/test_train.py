@@ -15,10 +15,10 @@ import pytest
 
 from meshwright.app.elastic import training_on
 from meshwright.errors import LostError
-from meshwright.runtime.mixed_training import MixedTraining
 from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Loader, Recovery, Steps, train
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.mixed import MixedTraining
+from meshwright.runtime.training.run import Training
 from meshwright.specs.row import PlanRow
 from tests.runtime.mixed_plans import Line, plan_of, stage, training_of
 

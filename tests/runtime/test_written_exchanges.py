@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from meshwright.compiler.sharding.hlo_collectives import Collectives
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.training.run import Training
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.experts import CAPACITY_FACTOR, capacity

@@ -25,10 +25,10 @@ from meshwright.units import GIGA
 from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
-    from meshwright.runtime.mixed_training import MixedTraining
-    from meshwright.runtime.planned_training import PlannedTraining
     from meshwright.runtime.timings import Machine
-    from meshwright.runtime.training_run import Training
+    from meshwright.runtime.training.mixed import MixedTraining
+    from meshwright.runtime.training.planned import PlannedTraining
+    from meshwright.runtime.training.run import Training
 
 TRIED = 20
 """Plans of the planner's answer that are looked at; the first that runs here is taken."""
@@ -51,8 +51,8 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
     Raises:
         InfeasibleError: no plan of this batch fits.
     """
-    from meshwright.runtime.mixed_training import MixedTraining
-    from meshwright.runtime.training_run import Training
+    from meshwright.runtime.training.mixed import MixedTraining
+    from meshwright.runtime.training.run import Training
 
     if isinstance(training, MixedTraining):
         return _mixed_on(training, lost)

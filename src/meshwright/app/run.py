@@ -20,8 +20,8 @@ from meshwright.records import Record
 if TYPE_CHECKING:
     from meshwright.runtime.compiled import CompiledStep
     from meshwright.runtime.moments import Moments
-    from meshwright.runtime.planned_training import PlannedTraining
     from meshwright.runtime.train import Recovery, Steps, Trained
+    from meshwright.runtime.training.planned import PlannedTraining
 
 STEPS = 10
 EVERY = 10
@@ -181,10 +181,10 @@ def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraini
     Raises:
         UnsupportedError: there is something.
     """
-    from meshwright.runtime.averaged_training import AveragedTraining
-    from meshwright.runtime.joint_training import JointTraining
-    from meshwright.runtime.rank_training import RankTraining
-    from meshwright.runtime.versioned_training import VersionedTraining
+    from meshwright.runtime.training.averaged import AveragedTraining
+    from meshwright.runtime.training.joint import JointTraining
+    from meshwright.runtime.training.ranks import RankTraining
+    from meshwright.runtime.training.versioned import VersionedTraining
 
     if request.elastic and isinstance(training, JointTraining):
         why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
@@ -215,7 +215,7 @@ def _ran(
 ) -> Run:
     """What ran, one more step profiled and traced where that is asked, with the prediction."""
     from meshwright.runtime.profile import record_profile, seconds_by_kind
-    from meshwright.runtime.rank_training import RankedStep
+    from meshwright.runtime.training.ranks import RankedStep
 
     at_once = asked.before_save(done[0].step, now.training.most_steps_at_once)
     run = partial(
@@ -260,7 +260,7 @@ def _ran(
 
 def _planned_s(training: PlannedTraining) -> float | None:
     """Planned seconds of a step whose devices are emulated; None for others."""
-    from meshwright.runtime.joint_training import JointTraining
+    from meshwright.runtime.training.joint import JointTraining
 
     if isinstance(training, JointTraining) and training.emulate:
         return training.planned_step.estimate.step_time_s * training.emulate
@@ -270,9 +270,9 @@ def _planned_s(training: PlannedTraining) -> float | None:
 def _foreseen(training: PlannedTraining, compiled: CompiledStep) -> tuple[float, Moments]:
     """Seconds of a step and when its instructions run: planned where devices are emulated, else timed one by one."""
     from meshwright.runtime.emulation import emulated_paces
-    from meshwright.runtime.mixed_training import MixedTraining
     from meshwright.runtime.moments import replay_paced
-    from meshwright.runtime.training_run import predict_step
+    from meshwright.runtime.training.mixed import MixedTraining
+    from meshwright.runtime.training.run import predict_step
 
     if isinstance(training, MixedTraining) and training.emulate:
         planned, scale = training.planned_step, training.emulate

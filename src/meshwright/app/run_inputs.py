@@ -25,7 +25,7 @@ from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import TENSORS
 
 if TYPE_CHECKING:
-    from meshwright.runtime.planned_training import PlannedTraining
+    from meshwright.runtime.training.planned import PlannedTraining
 
 DEVICES = 8
 SEQ_LEN = 64
@@ -76,8 +76,8 @@ class RunInputs:
         Args:
             options: where it runs.
         """
-        from meshwright.runtime.mixed_training import MixedTraining
-        from meshwright.runtime.training_run import Training
+        from meshwright.runtime.training.mixed import MixedTraining
+        from meshwright.runtime.training.run import Training
 
         shared: dict[str, Any] = {
             "spec": self.spec,
@@ -92,22 +92,22 @@ class RunInputs:
             "worker_devices": _named(options.worker_devices),
         }
         if self.row is not None and (self.row.data_words or self.row.offload or SHARDINGS[self.row.sharding].travels):
-            from meshwright.runtime.rank_training import RankTraining
+            from meshwright.runtime.training.ranks import RankTraining
 
             return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None and not schedule_named(self.row.schedule).flushes:
-            from meshwright.runtime.versioned_training import VersionedTraining  # few plans never drain
+            from meshwright.runtime.training.versioned import VersionedTraining  # few plans never drain
 
             return VersionedTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None and schedule_named(self.row.schedule).averages:
-            from meshwright.runtime.averaged_training import AveragedTraining  # as few
+            from meshwright.runtime.training.averaged import AveragedTraining  # as few
 
             return AveragedTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None
         if self.job.plan.joint_ranks:
-            from meshwright.runtime.joint_training import JointTraining
+            from meshwright.runtime.training.joint import JointTraining
 
             return JointTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
         return MixedTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)

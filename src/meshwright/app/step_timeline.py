@@ -84,7 +84,7 @@ def timeline(step: ParallelizedStep, /, *arguments: Any, **keywords: Any) -> Ran
         InputError: the step is not one that `parallelize` made.
     """
     from meshwright.runtime.parallelize import ParallelizedStep
-    from meshwright.runtime.training_run import predict_step
+    from meshwright.runtime.training.run import predict_step
 
     given: object = step
     if not isinstance(given, ParallelizedStep):

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 
 from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
-from meshwright.runtime.accelerators import CPU, WorkerDevices, owned_by, worker_environments
-from meshwright.runtime.crew import Crew
 from meshwright.runtime.local import LocalRuntime
-from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.workers.accelerators import CPU, WorkerDevices, owned_by, worker_environments
+from meshwright.runtime.workers.crew import Crew
+from meshwright.runtime.workers.remote import RemoteRuntime
 
 BACKENDS = ("local", "processes", "ray")
 TIMEOUT_S = 300.0
@@ -140,10 +140,10 @@ def runtime_of(
     def hire(devices: Sequence[int]) -> Crew:
         environments = worker_environments(owned, devices, os.environ, here=backend == "processes")
         if backend == "ray":
-            from meshwright.runtime.on_ray import RayCrew
+            from meshwright.runtime.workers.on_ray import RayCrew
 
             return RayCrew(environments, ray, [one.resources(count) for one, count in zip(owned, devices, strict=True)])
-        from meshwright.runtime.processes import ProcessCrew
+        from meshwright.runtime.workers.processes import ProcessCrew
 
         return ProcessCrew(environments)
 

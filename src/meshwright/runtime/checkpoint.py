@@ -14,8 +14,8 @@ import numpy as np
 
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.runtime.host_arrays import HostForm, from_host, host_form, to_host
-from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.stacked import StackedArray
+from meshwright.runtime.workers.remote_arrays import RemoteArray
 
 TABLE = "checkpoint.json"
 SCHEMA = "meshwright.checkpoint/1"

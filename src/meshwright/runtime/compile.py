@@ -46,7 +46,7 @@ from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compile_pipelines import compile_pipelines
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
-from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.workers.remote import RemoteRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

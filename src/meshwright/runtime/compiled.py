@@ -24,8 +24,8 @@ from meshwright.compiler.verify import VerifiedLists
 from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
-from meshwright.runtime.remote import RemoteRuntime
 from meshwright.runtime.stacked import StackedArray, stacked_parts
+from meshwright.runtime.workers.remote import RemoteRuntime
 from meshwright.schedules.table import ScheduleTable
 
 

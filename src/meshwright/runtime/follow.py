@@ -21,8 +21,8 @@ from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
-from meshwright.runtime.remote import RemoteRuntime
 from meshwright.runtime.stacked import stacked_parts
+from meshwright.runtime.workers.remote import RemoteRuntime
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

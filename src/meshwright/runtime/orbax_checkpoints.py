@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.stacked import StackedArray
+from meshwright.runtime.workers.remote_arrays import RemoteArray
 
 STATE, DATA = "state", "data"
 WAYS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))

@@ -27,9 +27,9 @@ from meshwright.runtime.compile import Backing, compile_step
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.follow import CompiledFunction, compile_following
 from meshwright.runtime.moments import Moments
-from meshwright.runtime.remote import RemoteRuntime
-from meshwright.runtime.remote_arrays import DistributedArray, RemoteArray
 from meshwright.runtime.stacked import StackedArray
+from meshwright.runtime.workers.remote import RemoteRuntime
+from meshwright.runtime.workers.remote_arrays import DistributedArray, RemoteArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.runtime.planned_training import PlannedTraining
+from meshwright.runtime.training.planned import PlannedTraining
 
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2, "fp16": 1e-2}
 """Largest difference of a tensor, after ten steps."""

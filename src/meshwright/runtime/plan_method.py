@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import UnsupportedError
 from meshwright.runtime.devices import require_devices
-from meshwright.runtime.rank_rules import rank_refusals
+from meshwright.runtime.rank_steps.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.row import PlanRow

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from meshwright.compiler.leading_axis import Bounds, spans
-from meshwright.runtime.remote_arrays import DistributedArray, RemoteArray
+from meshwright.runtime.workers.remote_arrays import DistributedArray, RemoteArray
 
 
 class StackedArray(DistributedArray):

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.errors import LostError
 from meshwright.runtime.checkpoint import last_checkpoint, restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.planned_training import PlannedTraining, joined
+from meshwright.runtime.training.planned import PlannedTraining, joined
 
 POLL_S = 0.1
 

@@ -1,0 +1,70 @@
+"""A model of the zoo under a plan of unlike stages or of several pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from meshwright.compiler.instructions import StepProgram
+from meshwright.errors import UnsupportedError
+from meshwright.runtime.emulation import emulated_paces
+from meshwright.runtime.mixed_plan import model_form, pipeline_set
+from meshwright.runtime.parallelize import ParallelizedStep
+from meshwright.runtime.training.job import JobTraining
+from meshwright.specs.plan import Pipeline
+from meshwright.zoo.decoder import Decoder
+from meshwright.zoo.model import Model
+from meshwright.zoo.training import Adam, train_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedTraining(JobTraining):
+    """A plan on devices of several kinds, or of pipelines that differ."""
+
+    @property
+    def mesh_sizes(self) -> tuple[int, ...]:
+        """Of every worker, pipeline after pipeline."""
+        return tuple(worker.num_devices for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
+
+    def model(self, pipeline: Pipeline) -> Model:
+        """The model as a pipeline runs it.
+
+        Args:
+            pipeline: of the plan.
+        """
+        form, plain = model_form(self.job.plan, pipeline), self.plain_model()
+        assert isinstance(plain, Decoder)
+        return replace(plain, recompute=form.recompute, grids=form.grids, ends=form.ends, experts=form.experts)
+
+    @property
+    def _paces(self) -> Callable[[StepProgram], list[list[float]]] | None:
+        return partial(emulated_paces, self.planned_step, scale=self.emulate) if self.emulate else None
+
+    @property
+    def owned(self) -> str | tuple[str, ...]:
+        """What workers own: with "plan", the device that the plan has on each mesh."""
+        if self.worker_devices != "plan":
+            return self.worker_devices
+        names = [
+            group.device.name for group in self.job.cluster.groups for _ in range(group.nodes * group.devices_per_node)
+        ]
+        return tuple(names[worker.devices[0][0]] for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
+
+    def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
+        """The step under the plan.
+
+        Args:
+            devices: at least as many as the plan has.
+            gradients_too: whether it returns the gradients behind state and loss.
+        """
+        if self.scaling is not None:
+            why = "an overflow in one pipeline would have to skip the update of all"
+            what = f"{self.title} does not run in fp16"
+            raise UnsupportedError(what=what, why=why, fix="use bf16", field="dtype", code="MW411")
+        steps = [
+            train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
+            for pipeline in self.job.plan.pipelines
+        ]
+        return self.parallelized(steps[0], pipeline_set(self.job.plan, devices, self.seq_len, steps, self._paces))

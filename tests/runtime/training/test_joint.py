@@ -1,0 +1,111 @@
+"""One ZeRO group of unlike shares computes what one device does of the whole batch."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import jax
+import pytest
+
+from meshwright.errors import UnsupportedError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.mixed_plan import check_plan_runs
+from meshwright.runtime.parity import StepsOutcome, parity_of, run_alone, run_parallel
+from meshwright.runtime.training.joint import JointTraining, samples_by_rank
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.strategy import ContextParallel, DataParallel, LayerStrategy, Recompute
+from meshwright.zoo.quantised import padded
+from meshwright.zoo.tiny import TINY, scaled_model
+from tests.estimate.mixed import Stage, plan_of
+from tests.virtual_devices import eight_devices
+
+eight_devices()
+MODEL, LENGTH, STEPS = scaled_model(TINY["llama-tiny"], layers=2), 8, 3
+
+
+def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 1) -> ExecutionPlan:
+    """Four ranks of three samples, and two of one that recompute."""
+    own = []
+    for ranks, recompute in ((4, Recompute()), (2, Recompute(kind="full"))):
+        family = "zero" if reshard else "fsdp"
+        data = DataParallel(shard=ranks // cp, zero=zero, across=6, family=family, reshard=reshard)
+        context = (ContextParallel(kind="p2p", degree=cp),) if cp > 1 else ()
+        own.append(LayerStrategy(context=context, data=data, recompute=recompute))
+    stages = Stage(0, own[0], MODEL.num_layers), Stage(4, own[1], MODEL.num_layers)
+    return plan_of(([stages[0]], 3, micro_batches), ([stages[1]], 1, micro_batches))
+
+
+def training_of(plan: ExecutionPlan, **more: object) -> JointTraining:
+    workload = Workload(seq_len=LENGTH, global_batch=plan.global_batch)
+    job = Job(model=MODEL, cluster=resolve_gpus("4xH100,2xA100-80"), workload=workload, plan=plan)
+    return JointTraining(spec=MODEL, seq_len=LENGTH, job=job, name="joint", **more)
+
+
+@cache
+def alone(zero: int) -> StepsOutcome:
+    """On one device, with weights as the ranks of this stage of ZeRO keep them; they decide nothing else."""
+    return run_alone(training_of(joint(zero)), STEPS)
+
+
+@pytest.mark.parametrize(("zero", "reshard"), [(1, True), (2, True), (3, True), (3, False)])
+def test_unequal_shares_compute_what_one_device_does(zero: int, *, reshard: bool) -> None:
+    plan = joint(zero, reshard=reshard)
+    check_plan_runs(plan, LENGTH)
+    with jax_precision("fp64"):
+        training = training_of(plan)
+        there = run_parallel(training, jax.devices(), STEPS)
+        # Weights are whole on every rank below ZeRO-3.
+        parity = parity_of(there, alone(3 if zero == 3 else 1), "fp64")
+    assert parity.holds, (parity.loss, parity.gradient, parity.weight)
+
+
+def test_every_sample_is_dealt_to_one_rank() -> None:
+    ranks = training_of(joint(3)).ranks
+    dealt = samples_by_rank(ranks).reshape(6, 2, 3)
+    of_first, of_second = dealt[:4].ravel(), dealt[4:, :, 0].ravel()
+    assert sorted([*of_first, *of_second]) == list(range(ranks.samples))
+
+
+def test_ranks_hold_a_part_of_every_state() -> None:
+    for zero, whole in ((1, True), (3, False)):
+        training = training_of(joint(zero))
+        state = training.initial()
+        parts = jax.tree.leaves(state["moments"]["mean"])
+        assert {leaf.shape[0] for leaf in parts} == {6}
+        leaves = jax.tree.leaves(jax.eval_shape(training.plain_model().init, jax.random.key(0)))
+        assert [leaf.shape for leaf in parts] == [(6, padded(leaf.size, 6)) for leaf in leaves]
+        weights = jax.tree.leaves(state["weights"])
+        assert [leaf.shape for leaf in weights] == [leaf.shape for leaf in (leaves if whole else parts)]
+
+
+def test_what_does_not_run_is_refused_with_a_remedy() -> None:
+    with pytest.raises(UnsupportedError, match="cp 2 with states over all ranks") as error:
+        check_plan_runs(joint(3, cp=2), LENGTH)
+    assert "--pin cp=1" in error.value.problems[0].fix
+    with pytest.raises(UnsupportedError, match="fp16"):
+        training_of(joint(3), compute="float16")
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_emulated_ranks_take_what_the_planner_prices(zero: int) -> None:
+    training = training_of(joint(zero))
+    planned_s = training.planned_step.estimate.step_time_s
+    ranks = training_of(joint(zero), emulate=100.0).ranks
+    ends = [ranks.micro_batches * share.pass_s + share.behind_s for share in ranks.shares]
+    assert max(ends) + ranks.update_s == pytest.approx(100.0 * planned_s)
+    assert ranks.shares[0].pass_s != ranks.shares[1].pass_s
+
+
+def test_what_is_emulated_takes_that_long() -> None:
+    training = training_of(joint(2, micro_batches=1))
+    scale = 0.5 / training.planned_step.estimate.step_time_s
+    step = training_of(joint(2, micro_batches=1), emulate=scale).step(jax.devices())
+    state, batch = training.initial(), training.batch(0)
+    step(state, batch)
+    begun = time.monotonic()
+    jax.block_until_ready(step(state, batch))
+    assert time.monotonic() - begun >= 0.5
