@@ -57,6 +57,8 @@ class TraceWatch:
             return
         new = gc.get_objects()
         traced = [one for one in new if isinstance(one, jax.core.Tracer)]
+        if not traced:
+            return  # caches of JAX may keep a trace, whose values are gone
         walk = _Walk(traced, frozenset(map(id, new)))
         del new
         # Objects from before are frozen, so that only those the trace has made are searched here, and those once below.
