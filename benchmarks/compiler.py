@@ -135,7 +135,7 @@ def solver_line() -> Line:
     """The whole sharding problem of a GPT of 21 layers, no layers tied, on a grid of 2 x 4 devices."""
     from meshwright.compiler.sharding.graph import graph_of
     from meshwright.compiler.sharding.solve import solve_choices
-    from meshwright.compiler.trace import LossReader
+    from meshwright.compiler.tracing.trace import LossReader
 
     step, shapes = gpt_step(Case("GPT of 21 layers", 21, 2560, 32, 8, 3.0))
     loss, differentiated = LossReader(step, shapes).read(32)

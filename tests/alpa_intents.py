@@ -499,7 +499,7 @@ INTENTS = (
             "test_debug_info debug_shard_parallel, debug_pipeline_parallel",
             (
                 f"{PLANS}::test_the_text_of_every_executable_is_there",
-                "tests/compiler/test_listing.py::test_what_was_saved_is_read",
+                "tests/compiler/instructions/test_listing.py::test_what_was_saved_is_read",
             ),
         ),
         (

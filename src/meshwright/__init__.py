@@ -72,8 +72,8 @@ _WITH_JAX = {
     "Auto": "compiler.methods.auto",
     "FromPlan": "compiler.methods.decided",
     "FollowParallel": "compiler.methods.decided",
-    "Listing": "compiler.listing",
-    "difference": "compiler.listing",
+    "Listing": "compiler.instructions.listing",
+    "difference": "compiler.instructions.listing",
     "plan_step": "compiler.stages.search",
 }
 """Likewise those that need JAX."""

@@ -22,8 +22,8 @@ from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
 from meshwright.app.verify import Verified
 from meshwright.app.xray import Xray
-from meshwright.compiler.listing import Listing as Listing
-from meshwright.compiler.listing import difference as difference
+from meshwright.compiler.instructions.listing import Listing as Listing
+from meshwright.compiler.instructions.listing import difference as difference
 from meshwright.compiler.marking import grad as grad
 from meshwright.compiler.marking import layer_boundary as layer_boundary
 from meshwright.compiler.marking import value_and_grad as value_and_grad

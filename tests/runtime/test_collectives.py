@@ -14,7 +14,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram
-from meshwright.compiler.verify import verify_lists
+from meshwright.compiler.instructions.verify import verify_lists
 from meshwright.errors import InputError
 from tests.compiler.models import largest_difference
 from tests.runtime.test_versions import ADAM, STAGES, batch, loss

@@ -10,7 +10,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.verify import verify_lists
+from meshwright.compiler.instructions.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import WIDTH, batch, initial, step
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from benchmarks.channels import runtime_lines, summary
 from benchmarks.ping_pong import PER_HOP, Backend, Spread, ping_pong, still
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.verify import verify_lists
+from meshwright.compiler.instructions.verify import verify_lists
 from meshwright.runtime.local import LocalRuntime
 
 HOPS = 6

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.tracing.trace import trace_step
 from meshwright.errors import InputError
 from tests.runtime.one_device import on_one_device
 

@@ -8,7 +8,7 @@ from math import prod
 from jax.sharding import Mesh
 
 from meshwright.compiler.cost import PRODUCTS, eqn_flop, is_heavy
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.shardings import DataSharding, MeshSharding

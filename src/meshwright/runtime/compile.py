@@ -11,19 +11,22 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.batch import check_parts
-from meshwright.compiler.cut import Body, CutStage
+from meshwright.compiler.cuts.cut import Body, CutStage
+from meshwright.compiler.cuts.layers import layer_ends
+from meshwright.compiler.cuts.parted_checkpoints import checkpoints_parted
+from meshwright.compiler.cuts.stage_programs import stage_programs
+from meshwright.compiler.cuts.staging import staged
 from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.layers import layer_ends
-from meshwright.compiler.lower import lower, task_order
+from meshwright.compiler.instructions.verify import verify_lists
+from meshwright.compiler.lowering.lower import lower, task_order
+from meshwright.compiler.lowering.whole import WholeStepWarning, lower_whole, trace_whole
 from meshwright.compiler.method_plan import MethodPlan
 from meshwright.compiler.methods.auto import Auto
 from meshwright.compiler.methods.decided import FromPlan
 from meshwright.compiler.methods.method import Method
 from meshwright.compiler.methods.pipeshard import LocalPipeline, PipeshardParallel
 from meshwright.compiler.methods.shard import ShardParallel
-from meshwright.compiler.parted_checkpoints import checkpoints_parted
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of, not_shared, ranks_along
 from meshwright.compiler.replaying import check_replayed, decided_plan, replayed_method
@@ -31,16 +34,13 @@ from meshwright.compiler.sharding.apply import AXES, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.slices.stages import sliced_stages
-from meshwright.compiler.stage_programs import stage_programs
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
-from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import results_apart, trace_step
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.compiler.unplaced import NotStaged, keeping
-from meshwright.compiler.verify import verify_lists
-from meshwright.compiler.whole import WholeStepWarning, lower_whole, trace_whole
+from meshwright.compiler.tracing.batch import check_parts
+from meshwright.compiler.tracing.trace import results_apart, trace_step
+from meshwright.compiler.tracing.unplaced import NotStaged, keeping
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compile_pipelines import compile_pipelines

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.batch import batch_places
-from meshwright.compiler.calls import CallForm
 from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.lower import task_order
+from meshwright.compiler.instructions.verify import verify_lists
+from meshwright.compiler.lowering.lower import task_order
+from meshwright.compiler.lowering.pipelines import PipelinePart, cut_part, lower_pipelines, traced_part
 from meshwright.compiler.pipeline_set import PipelineSet, StagedPipeline
-from meshwright.compiler.pipelines import PipelinePart, cut_part, lower_pipelines, traced_part
-from meshwright.compiler.verify import verify_lists
+from meshwright.compiler.tracing.batch import batch_places
+from meshwright.compiler.tracing.calls import CallForm
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.schedules.beside import side_by_side

@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 
-from meshwright.compiler.creation import creation
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.listing import saved
+from meshwright.compiler.instructions.listing import saved
+from meshwright.compiler.instructions.verify import VerifiedLists
+from meshwright.compiler.lowering.creation import creation
 from meshwright.compiler.method_plan import MethodPlan
 from meshwright.compiler.placed_lines import placed_lines
 from meshwright.compiler.sharding.apply import SolvedSharding
@@ -20,7 +21,6 @@ from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.compiler.verify import VerifiedLists
 from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments

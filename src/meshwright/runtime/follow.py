@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 
-from meshwright.compiler.evaluation import trace_function
-from meshwright.compiler.following import FollowedSharding, follow, followed_places, state_placement
-from meshwright.compiler.forward import lower_forward
+from meshwright.compiler.cuts.stacks import parted_along
 from meshwright.compiler.instructions import StepProgram
+from meshwright.compiler.instructions.verify import VerifiedLists, verify_lists
 from meshwright.compiler.leading_axis import Stacking
+from meshwright.compiler.lowering.following import FollowedSharding, follow, followed_places, state_placement
+from meshwright.compiler.lowering.forward import lower_forward
 from meshwright.compiler.methods.decided import FollowParallel
-from meshwright.compiler.stacks import parted_along
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.compiler.verify import VerifiedLists, verify_lists
+from meshwright.compiler.tracing.evaluation import trace_function
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime

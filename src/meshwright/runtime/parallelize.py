@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.compiler.batch_arguments import batch_argument
-from meshwright.compiler.calls import CallForm, StepCall
-from meshwright.compiler.garbage import garbage_left
 from meshwright.compiler.methods.data import DataParallel
 from meshwright.compiler.methods.decided import FollowParallel
 from meshwright.compiler.methods.method import Method
 from meshwright.compiler.python_effects.refusals import reading_problem
 from meshwright.compiler.python_effects.shapes import StateShapes
 from meshwright.compiler.python_effects.state import PythonState
-from meshwright.compiler.users_mesh import mesh_aside
+from meshwright.compiler.tracing.batch_arguments import batch_argument
+from meshwright.compiler.tracing.calls import CallForm, StepCall
+from meshwright.compiler.tracing.garbage import garbage_left
+from meshwright.compiler.tracing.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compile import Backing, compile_step

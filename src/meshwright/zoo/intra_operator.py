@@ -27,14 +27,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.sharding.graph import DecisionGraph
 from meshwright.compiler.sharding.problem import ChoiceProblem
 from meshwright.compiler.sharding.solve import best_for_each, reduced, undominated_choices
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import PRICES, LayerProblem, Terms
-from meshwright.compiler.trace import LossReader
+from meshwright.compiler.tracing.trace import LossReader
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island

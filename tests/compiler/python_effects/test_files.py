@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.tracing.trace import trace_step
 from meshwright.errors import InputError
 
 WEIGHTS, BATCH = jnp.ones((3, 2)), jnp.ones((8, 3))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.tracing.trace import trace_step
 from meshwright.errors import InputError
 
 WEIGHTS = jnp.ones((3, 2))

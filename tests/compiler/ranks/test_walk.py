@@ -12,11 +12,11 @@ import pytest
 from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 
-from meshwright.compiler.cut import body_of, cut
+from meshwright.compiler.cuts.cut import body_of, cut
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.ranks.stages import RankStages, rank_stages
 from meshwright.compiler.samples.placements import OWN, NotShared
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.tracing.trace import trace_step
 
 RANKS, SAMPLES, WIDTH = 4, 8, 6
 AXES = (("data", RANKS),)

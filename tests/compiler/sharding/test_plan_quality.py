@@ -13,12 +13,12 @@ import pytest
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.cut import body_of, cut
+from meshwright.compiler.cuts.cut import body_of, cut
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.sharding.apply import SolvedSharding, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.tracing.trace import trace_step
 
 DEVICES, HEADS = 8, 8
 BYTES = LogicalMesh(axes=(MeshAxis(size=DEVICES, latency_s=1e-9, bytes_per_s=1.0),), flop_per_s=1e3)

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from meshwright.compiler.cut import body_of, cut
+from meshwright.compiler.cuts.cut import body_of, cut
+from meshwright.compiler.cuts.layers import layer_ends
 from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.marking import layer_boundary
 from meshwright.compiler.stages.layers import content_of, find_layers
 from meshwright.compiler.stages.search import Layers
-from meshwright.compiler.trace import LossReader
+from meshwright.compiler.tracing.trace import LossReader
 from meshwright.errors import InputError
 from tests.compiler.models import initial, step, tokens
 

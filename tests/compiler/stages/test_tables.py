@@ -13,7 +13,7 @@ from meshwright.compiler.sharding.problem import ChoiceProblem
 from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import Joined, LayerProblem, Terms, columns_of, joined_layers
-from meshwright.compiler.trace import LossReader
+from meshwright.compiler.tracing.trace import LossReader
 from tests.compiler.models import initial, step, tokens
 
 MESH = LogicalMesh(axes=(MeshAxis(size=2, latency_s=1e-8, bytes_per_s=1e9),) * 2, flop_per_s=1e8)

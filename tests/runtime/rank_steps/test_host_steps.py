@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.runtime.test_rank_steps import plain_steps, row, training
 
 from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.errors import UnsupportedError
@@ -28,6 +27,7 @@ from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 from meshwright.strategies.memory import kept_bytes
 from meshwright.zoo.tiny import TINY, scaled_model
+from tests.runtime.rank_steps.test_rank_steps import plain_steps, row, training
 
 PLAIN_STEPS = 3
 

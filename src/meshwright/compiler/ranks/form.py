@@ -8,7 +8,7 @@ from math import prod
 
 from jax.sharding import AbstractMesh, Mesh
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement, sample_placements
 from meshwright.compiler.samples.sorting import in_batch_order

@@ -11,7 +11,8 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
+from meshwright.compiler.cuts.stacks import recomputed_layers
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.explain import explained_sharding
@@ -22,7 +23,6 @@ from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.sharding.undivided import operator_parts, why_undivided
 from meshwright.compiler.shardings import ValueRole
-from meshwright.compiler.stacks import recomputed_layers
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError
 

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
+from meshwright.compiler.cuts.stage_programs import StageJaxprs, stage_programs
 from meshwright.compiler.inline import opened
 from meshwright.compiler.joins import How
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
@@ -18,7 +19,6 @@ from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.slices.facts import Facts, facts_of_constant
 from meshwright.compiler.slices.keys import KeySpan, NotCausalError, NotSlicedError
 from meshwright.compiler.slices.walk import Found, SliceWalk
-from meshwright.compiler.stage_programs import StageJaxprs, stage_programs
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 

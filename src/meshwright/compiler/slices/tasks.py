@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from meshwright.compiler.cuts.stage_programs import StageJaxprs
+from meshwright.compiler.instructions.lists import ListBuilder
+from meshwright.compiler.instructions.operands import Operands
+from meshwright.compiler.instructions.stage_tasks import StageTasks
 from meshwright.compiler.joins import How
-from meshwright.compiler.lists import ListBuilder
-from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.slices.stages import SlicedValue, SliceStage
-from meshwright.compiler.stage_programs import StageJaxprs
-from meshwright.compiler.stage_tasks import StageTasks
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
+from meshwright.compiler.cuts.staging import staged
 from meshwright.compiler.sharding.apply import AXES, SolvedSharding, StageSetting, shard_stage
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
-from meshwright.compiler.staging import staged
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InfeasibleError, InputError, Problem
 

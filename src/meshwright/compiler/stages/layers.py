@@ -10,8 +10,8 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import eqn_flop
-from meshwright.compiler.cut import Body, CutStage, marked_ends
-from meshwright.compiler.layers import crossing_bytes, layer_ends
+from meshwright.compiler.cuts.cut import Body, CutStage, marked_ends
+from meshwright.compiler.cuts.layers import crossing_bytes, layer_ends
 from meshwright.shapes import Float, Int
 
 MOST_LAYERS = 16

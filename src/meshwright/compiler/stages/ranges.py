@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.stages.islands import Islands, Submesh
 from meshwright.compiler.stages.layers import Content

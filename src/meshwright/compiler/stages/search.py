@@ -13,9 +13,9 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
-from meshwright.compiler.cut import Body, CutStage, body_of, cut
+from meshwright.compiler.cuts.cut import Body, CutStage, body_of, cut
+from meshwright.compiler.cuts.stacks import by_layer
 from meshwright.compiler.sharding.cost import LogicalMesh
-from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
@@ -24,7 +24,7 @@ from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import LayerRanges, ranges_of
 from meshwright.compiler.stages.shortage import Shortage, least_shortage, memory_shortage, shortage_of
 from meshwright.compiler.stages.tables import LayerProblem, Terms
-from meshwright.compiler.trace import LossReader
+from meshwright.compiler.tracing.trace import LossReader
 from meshwright.errors import InfeasibleError
 from meshwright.schedules import schedule_named
 from meshwright.schedules.simulate import makespans

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair

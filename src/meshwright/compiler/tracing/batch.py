@@ -1,0 +1,132 @@
+"""The samples of a step: which arguments hold them, and whether they split into micro-batches and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshwright.compiler.tracing.unplaced import NotStaged
+from meshwright.errors import InputError, Problem
+
+
+def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:
+    """Leaves of the arguments that are split.
+
+    Args:
+        arguments: of a step.
+        batch_argnums: those that hold samples.
+
+    Raises:
+        InputError: there are no such arguments, or no arrays in them.
+    """
+    if not batch_argnums:
+        return ()
+    absent = [place for place in batch_argnums if not -len(arguments) <= place < len(arguments)]
+    if absent or not jax.tree.leaves([arguments[place] for place in batch_argnums]):
+        raise InputError(
+            what=f"no samples in arguments {tuple(batch_argnums)} of {len(arguments)}",
+            why="the arrays of batch arguments are split into micro-batches and over devices",
+            fix="pass the batch as the second argument, or name the batch arguments (batch_argnums)",
+            field="batch_argnums",
+        )
+    sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
+    ends = np.cumsum(sizes)
+    leaves = jax.tree.leaves(tuple(arguments))
+    places = [leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place])]
+    samples = {np.shape(leaves[place])[0] for place in places if np.shape(leaves[place])}
+    return tuple(place for place in places if not _of_all_samples(leaves[place], samples))
+
+
+def _of_all_samples(leaf: Any, sizes: Collection[int]) -> bool:
+    """Whether a leaf of a batch argument belongs to all samples at once: a number, a key of random numbers."""
+    shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf)
+    if not shape:
+        return True
+    return shape == (2,) and dtype == np.uint32 and len(sizes) > 1
+
+
+def check_parts(arguments: Sequence[Any], batch_argnums: Sequence[int], micro_batches: int, parts: int) -> None:
+    """Whether the samples of each micro-batch can be shared out evenly once more.
+
+    Args:
+        arguments: of a step.
+        batch_argnums: those that hold samples.
+        micro_batches: into which a batch is split.
+        parts: of each micro-batch.
+
+    Raises:
+        InputError: they cannot.
+    """
+    leaves = jax.tree.leaves(tuple(arguments))
+    for samples in sorted({np.shape(leaves[place])[0] for place in batch_places(arguments, batch_argnums)}):
+        if samples % (micro_batches * parts):
+            fits = [n for n in range(1, samples // parts + 1) if not samples % (n * parts)]
+            near = f"num_micro_batches={min(fits, key=lambda n: abs(n - micro_batches))}, or " if fits else ""
+            raise InputError(
+                Problem(
+                    what=f"a batch of {samples} in {micro_batches} micro-batches of {parts} parts each",
+                    why="parts of a micro-batch are samples, as many in each",
+                    field="num_micro_batches",
+                    fix=f"{near}a batch of {-(-samples // (micro_batches * parts)) * micro_batches * parts}",
+                )
+            )
+
+
+def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
+    """Whether samples can be shared out evenly.
+
+    Args:
+        shapes: of what holds samples.
+        micro_batches: parts.
+
+    Raises:
+        InputError: they cannot.
+    """
+    problems = []
+    for shape in shapes:
+        if shape.shape[0] % micro_batches:
+            nearest = [n for n in range(1, shape.shape[0] + 1) if shape.shape[0] % n == 0]
+            best = min(nearest, key=lambda n: abs(n - micro_batches))
+            problems.append(
+                Problem(
+                    what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
+                    why="all micro-batches have one size",
+                    fix=f"num_micro_batches={best}",
+                    field="num_micro_batches",
+                )
+            )
+    counts = sorted({shape.shape[0] for shape in shapes})
+    if any(count % (counts[0] or 1) for count in counts):
+        problems.append(
+            Problem(
+                what=f"batch arguments of {' and '.join(map(str, counts))} samples",
+                why="the first axis of every batch argument counts the same samples, or so many for each of them",
+                fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state;"
+                " or name the batch arguments (batch_argnums)",
+                field="batch",
+            )
+        )
+    if not shapes and micro_batches > 1:
+        raise NotStaged(
+            Problem(
+                what=f"no samples to split into {micro_batches} micro-batches",
+                why="the arrays of batch arguments hold one sample per entry of their first axis",
+                fix="name the batch arguments (batch_argnums)",
+                field="batch_argnums",
+            )
+        )
+    if problems:
+        raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
+
+
+def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    """Shape of one of equal parts of some samples.
+
+    Args:
+        shape: of all.
+        parts: how many.
+    """
+    return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype)
