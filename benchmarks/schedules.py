@@ -146,7 +146,7 @@ def section(name: str) -> str:
         "gradient": "that of the global batch"
         if schedule.exact_semantics
         else "not that of one version of the weights",
-        "in plans": f"no: {schedule.not_in_plans}" if schedule.not_in_plans else "yes",
+        "in plans": f"stated, not searched: {schedule.not_searched}" if schedule.not_searched else "yes",
         "trained here": _run(name),
         "source": schedule.source,
     }

@@ -155,7 +155,7 @@ NAMES = [
     (f"{PLAN} --target megatrn", 4, "unknown target 'megatrn'", "megatron"),
     (f"{PLAN} --objective spead", (2, 4), "unknown objective 'spead'", "time"),
     (f"{PLAN} --schedule zb-h9", (2, 4), "unknown schedule 'zb-h9'", "zb-h1"),
-    (f"{PLAN} --schedule mobius", (2, 4), "schedule 'mobius' in a plan", "paged from host memory"),
+    (f"{PLAN} --schedule mobius", (2, 4), "schedule 'mobius' in a search", "paged from host memory"),
     (f"{PLAN} --pin tpp=8 --forbid nothing", 2, "tpp", "nothing"),
     ("schedule list --p 4 --tf 2", 2, "--p is given", "--tf is given", "the list is of all schedules"),
     ("schedule 1f1bb", (2, 4), "--p is missing", "--m is missing", "unknown schedule '1f1bb'"),

@@ -173,11 +173,11 @@ def test_a_stage_says_how_many_activations_lie_on_it(name: str) -> None:
     assert said == list(SCHEDULES[name].peak_activations(4, 8, 2 if name in TWO_CHUNKS else 1))
 
 
-def test_what_plans_cannot_run_is_refused_with_the_reason() -> None:
+def test_paged_stages_wait_on_the_host_of_one_rank() -> None:
     problems = row_problems(row("mobius"), MODEL, 2048, 8)
-    assert [problem.field for problem in problems] == ["schedule"]
+    assert [problem.field for problem in problems] == ["offload", "dp"]
     assert "paged from host memory" in problems[0].why
-    with pytest.raises(UnsupportedError, match="mobius"):
+    with pytest.raises(InputError, match="mobius"):
         estimate_plan(expand(row("mobius"), MODEL, 2048), MODEL, CLUSTER, WORKLOAD)
 
 

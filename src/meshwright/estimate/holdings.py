@@ -61,6 +61,9 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
     slowest_s = columns.transfer_s.reshape(len(columns.transfer_s), -1).max(axis=1)
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
+    if schedule.pages:
+        # The gradients of a stage leave once, beside the backwards of the next one's micro-batches.
+        last_s, micro_batches = last_s * micro_batches, 1
     return WorkerUpdates(
         **{name: getattr(columns, name) for name in HELD},
         forward_s=columns.forward_s.sum(axis=2),

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.errors import Problem, unknown_name
 from meshwright.estimate.away_rules import strategy_problems
 from meshwright.estimate.degree_rules import OR_MULTIPLE, model_rules
-from meshwright.estimate.stages import recompute_problem, refusal
+from meshwright.estimate.stages import paging_problems, recompute_problem
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import schedule_of, stages_of
 from meshwright.specs.model import ModelSpec
@@ -216,9 +216,8 @@ def _in_plan_words(problem: Problem, row: PlanRow) -> Problem:
 def _schedule_problems(row: PlanRow) -> list[Problem]:
     """What its schedule has against a row."""
     schedule = schedule_named(row.schedule)
-    if schedule.not_in_plans:
-        return [refusal(schedule)]
-    found = [_in_plan_words(problem, row) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
+    found = [*paging_problems(schedule, row.strategy())]
+    found += [_in_plan_words(problem, row) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
     kinds = {"sel": "selective", "uni": "grouped", "block": "none"}
     again = recompute_problem(schedule, {kinds.get(row.recompute, row.recompute)}) if row.pp > 1 else None
     return [*found, again] if again else found

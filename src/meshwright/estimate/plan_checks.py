@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.away_rules import away_problems
-from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
+from meshwright.estimate.stages import paging_problems, recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.unpriced import unpriced
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec
@@ -92,6 +92,8 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> No
     wrong = recompute_problem(schedule, recomputes) if used and len(pipeline.workers) > 1 else None
     if wrong:
         raise InputError(wrong, code="MW230")
+    if unpaged := list(dict.fromkeys(one for i in used for one in paging_problems(schedule, plan.strategies[i]))):
+        raise InputError(unpaged, code="MW230")
     unlike = {shape for shape in pipeline.shapes if shape != (pipeline.micro_batch, seq_len)}
     if unlike:
         raise UnsupportedError(

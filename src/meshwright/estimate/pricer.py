@@ -9,7 +9,7 @@ Pipelines run side by side, each by its own schedule; gradients are summed when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -216,6 +216,11 @@ class PlanPricer:
 
         found = [layouts(plan, worker, edge) for worker, edge in zip(pipeline.workers, edges, strict=True)]
         columns = with_hops(columns_of(counts, [plan.strategies[groups[0][0]] for groups in found]), hops)
+        if schedule.pages:
+            from meshwright.estimate.paging import with_pages  # few plans page their stages
+
+            hosts = [self.sites.views[site.view].host_bytes_per_s for site in stages]
+            columns = with_pages(columns, counts, costs, np.array(hosts), self.workload.precision)
         if all(len(groups) == 1 for groups in found):
             return columns, (holding(columns, updates_of(columns), np.arange(columns.p)),)
         held = []
@@ -233,13 +238,17 @@ class PlanPricer:
         self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], edges: Sequence[int]
     ) -> dict[tuple[int, int], RowKey]:
         """The row that each strategy of each worker is priced as."""
-        sections = schedule_of(pipeline.schedule).sections()
+        schedule = schedule_of(pipeline.schedule)
+        sections = schedule.sections()
         sequences, whole = pipeline.micro_batch * plan.data_degree(pipeline), self._whole(pipeline, stages)
         found: dict[tuple[int, int], RowKey] = {}
         for place, (worker, site) in enumerate(zip(pipeline.workers, stages, strict=True)):
             used = {run.strategy for chunk in worker.chunks for run in chunk.runs} | {edges[place]}
             for index in sorted(used):
                 strategy = plan.strategies[index]
+                if schedule.pages:
+                    # Its weights come stage by stage, not layer by layer.
+                    strategy = replace(strategy, offload=replace(strategy.offload, weights=0.0))
                 found[place, index] = (
                     site.view,
                     self.rows.number(strategy, whole),

@@ -61,6 +61,8 @@ class PipelineColumns(HeldParameters):
     """Exchanges of tokens in the last backward of a micro-batch's, which gradients on their way meet."""
     ahead_s: Float[np.ndarray, "plans workers"]
     """Likewise, those that go before gradients."""
+    paged_s: Float[np.ndarray, "plans workers"] | None = None
+    """Waiting for stages that are uploaded, all workers together; None where none are."""
     waits_s: Float[np.ndarray, "plans"]
     """What workers wait for each other because micro-batches differ in attended pairs."""
     tied_s: Float[np.ndarray, "plans"]
@@ -107,7 +109,8 @@ def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
     once_s = columns.forward_s + columns.backward_s
     if columns.recompute_s is not None:
         once_s = once_s + columns.recompute_s
-    return np.asarray((columns.runs * once_s).sum(axis=2) + columns.alone_s)
+    paged_s = 0.0 if columns.paged_s is None else columns.paged_s
+    return np.asarray((columns.runs * once_s).sum(axis=2) + columns.alone_s + paged_s)
 
 
 def task_times(columns: PipelineColumns) -> Times:

@@ -16,6 +16,7 @@ from meshwright.schedules.plan_rows import parameter_problems, schedule_of
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
+from meshwright.specs.strategy import LayerStrategy
 
 
 def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -25,14 +26,10 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
         pipeline: of a plan.
     """
     schedule = schedule_of(pipeline.schedule)
-    if schedule.not_in_plans:
-        yield refusal(schedule)
     if pipeline.schedule.orders:
         why = "plans are priced by the order of a named schedule"
         yield Problem(what=f"schedule {schedule.name!r} with a custom order of tasks", why=why, field="schedule")
     yield from parameter_problems(pipeline.schedule)
-    if schedule.not_in_plans:
-        return
     p = len(pipeline.workers)
     stages = [sum(chunk.copy == "primary" for chunk in worker.chunks) for worker in pipeline.workers]
     if p > 1 and not schedule.problems(p, pipeline.num_micro_batches, stages[0]):
@@ -40,13 +37,31 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def refusal(schedule: Schedule) -> Problem:
-    """Why plans cannot run a schedule."""
+    """Why searches do not try a schedule."""
     return Problem(
-        what=f"schedule {schedule.name!r} in a plan",
-        why=schedule.not_in_plans,
-        fix=f"use one of {', '.join(PLAN_SCHEDULES)}",
+        what=f"schedule {schedule.name!r} in a search",
+        why=schedule.not_searched,
+        fix=f"use one of {', '.join(PLAN_SCHEDULES)}, or price a plan with it: estimate --plan",
         field="schedule",
     )
+
+
+def paging_problems(schedule: Schedule, strategy: LayerStrategy) -> Iterator[Problem]:
+    """What keeps the stages of a schedule from taking turns on the device, where it has them do so.
+
+    Args:
+        schedule: of the pipeline.
+        strategy: of layers of it.
+    """
+    if not schedule.pages:
+        return
+    ranks = strategy.dp * strategy.cp
+    if strategy.offload.weights < 1:
+        what, why = f"schedule {schedule.name} with weights on the device", "its stages are paged from host memory"
+        yield Problem(what=what, why=why, fix="use off-wog", field="offload")
+    if ranks > 1:
+        why, fix = "each stage is uploaded to one model-parallel rank", "use dp1 and cp1, with more pp or tp"
+        yield Problem(what=f"schedule {schedule.name} with {ranks} data ranks", why=why, fix=fix, field="dp")
 
 
 def recompute_problem(schedule: Schedule, kinds: set[str]) -> Problem | None:

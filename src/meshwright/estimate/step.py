@@ -115,6 +115,8 @@ def run_pipeline(
     """
     kept_bytes, in_flight = activations(columns)
     later_s = columns.waits_s[:, None] + columns.alone_s.max(axis=1, keepdims=True)
+    if columns.paged_s is not None:
+        later_s = later_s + columns.paged_s
     end_s, without_s = run_s(columns, transfers_apart=transfers_apart)
     return RunPipeline(
         columns=columns,

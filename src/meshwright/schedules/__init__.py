@@ -117,8 +117,8 @@ class Names(Sequence[str]):
         return repr(self._all())
 
 
-PLAN_SCHEDULES = Names(lambda name: not SCHEDULES[name].not_in_plans)
-"""Those that plans may run."""
+PLAN_SCHEDULES = Names(lambda name: not SCHEDULES[name].not_searched)
+"""Those that searches of plans may try."""
 
 DEFAULT_SCHEDULES = Names(lambda name: name in _SEARCHED or (name not in _OURS and SCHEDULES[name].searched_by_default))
 """Those a search tries unless schedules are named."""

@@ -18,7 +18,7 @@ def _plain(schedule: Schedule) -> bool:
         and schedule.weight_copies == 1
         and schedule.weight_passes == 0
         and schedule.sections() == 1
-        and not schedule.not_in_plans
+        and not schedule.not_searched
         and schedule.orders_tried == 1
     )
 

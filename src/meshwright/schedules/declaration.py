@@ -52,8 +52,10 @@ class Declaration(ABC):
     """Whether each worker holds the next one's stage too and runs its forward as task X."""
     weight_passes: ClassVar[int] = 0
     """Times that a step reads or writes all weights of a worker besides running and updating them."""
-    not_in_plans: ClassVar[str] = ""
-    """Why plans cannot run it; empty if they can."""
+    pages: ClassVar[bool] = False
+    """Whether stages wait in the host's memory, where they are updated, and take turns on the device."""
+    not_searched: ClassVar[str] = ""
+    """Why searches do not try it; empty if they do."""
     searched_by_default: ClassVar[bool] = False
     """Whether a search tries it unless schedules are named: exact, and in every framework with pipelines."""
     steady_alive: ClassVar[bool] = False

@@ -16,15 +16,14 @@ class Mobius(BreadthFirst):
 
     A stage is uploaded while the one before it computes, runs all m micro-batches, and is dropped; backwards visit the
     stages in reverse. The table holds the computation only: its times are those of a step whose uploads all hide, that
-    is stage bytes / link bandwidth <= m*f/v. Host traffic per step: the weights twice, the gradients once.
+    is stage bytes / link bandwidth <= m*f/v; in a plan a stage waits for what is left of its upload. Host traffic per
+    step: the weights twice, the gradients once.
     Source: Feng et al., "Mobius: Fine Tuning Large-Scale Models on Commodity GPU Servers", ASPLOS 2023.
     """
 
     name = "mobius"
-    not_in_plans = (
-        "its stages take turns on the device, paged from host memory one after the other, but plans price copies to "
-        "and from the host layer by layer"
-    )
+    pages = True
+    not_searched = "its stages are paged from host memory, which the bounds of the search do not know"
     aliases = ("paged-breadth-first",)
     title = "Mobius: stages paged from host memory"
     source = "Feng et al., Mobius, ASPLOS 2023"
