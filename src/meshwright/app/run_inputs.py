@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.requests.run import ExecutionFields
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
+from meshwright.app.run_rules import execution_problems, mixed_problems, problems_of_row
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.legality import row_problems
 from meshwright.fields.gather import Gather
 from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.plan_source import is_file, job_of
@@ -17,19 +16,16 @@ from meshwright.report.words.titles import planned_title
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of, stages_of
 from meshwright.specs.job import Job
-from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.shardings import SHARDINGS
-from meshwright.strategies import TENSORS
 
 if TYPE_CHECKING:
     from meshwright.runtime.training.planned import PlannedTraining
 
 DEVICES = 8
 SEQ_LEN = 64
-DTYPES = ("fp32", "fp64", "bf16", "fp16")
 COMPUTE = {"bf16": "bfloat16", "fp16": "float16"}
 """Formats of products that are not those of the weights, as JAX calls them."""
 PERCEPTRON_LAYERS = 8
@@ -132,42 +128,11 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
     notes: list[str] = []
     gather = Gather()
     filed = _filed(options, notes) if is_file(options.plan) else None
-    for problem in _execution_problems(options, planned=filed is not None):
+    for problem in execution_problems(options, planned=filed is not None):
         gather.errors.append(problem)
     if filed is not None and (filed.row is None or options.emulate is not None):
         return _mixed_inputs(options, filed, notes, gather)
     return _row_inputs(options, filed, notes, gather)
-
-
-def _execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[MeshwrightError]:
-    """What is wrong with how a plan is to run, whatever the plan.
-
-    Args:
-        options: what is asked.
-        planned: whether a plan file is given, rather than one line.
-    """
-    if options.dtype not in DTYPES:
-        yield UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403")
-    if options.emulate is not None and not planned:
-        yield InputError(
-            Problem(
-                what=f"--emulate {options.emulate:g} with a one-line plan",
-                field="emulate",
-                why="the planned times of tasks depend on the devices, which only a plan file names",
-                fix="meshwright plan ... -o plan.json, then --plan plan.json",
-            ),
-            code="MW251",
-        )
-    if options.emulate is not None and options.hosts_per_mesh > 1:
-        yield InputError(
-            Problem(
-                what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}",
-                field="emulate",
-                why="durations are emulated by one worker a mesh",
-                fix="leave --hosts-per-mesh out",
-            ),
-            code="MW251",
-        )
 
 
 def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str], gather: Gather) -> RunInputs:
@@ -184,7 +149,7 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
     seq_len = options.seq_len or (filed.seq_len if filed else _default_length(spec, notes))
     layers = options.layers or PERCEPTRON_LAYERS
     known = spec is not None or model == PERCEPTRON
-    if problems := _problems(row, spec, layers, seq_len) if known else ():
+    if problems := problems_of_row(row, spec, layers, seq_len) if known else ():
         gather.errors.append(InputError(problems, code="MW231"))
     gather.attempt(lambda: check_runs(row))
     gather.done()
@@ -261,7 +226,7 @@ def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str], gat
     job, model = filed.job, options.model or filed.job.model
     spec = gather.attempt(lambda: spec_named(model, layers=options.layers, hidden=options.hidden, vocab=options.vocab))
     seq_len = options.seq_len or filed.seq_len
-    if problems := list(_mixed_problems(options, job, spec)):
+    if problems := list(mixed_problems(options, job, spec)):
         gather.errors.append(InputError(problems, code="MW251"))
     gather.attempt(lambda: check_plan_runs(job.plan, seq_len))
     gather.done()
@@ -278,39 +243,6 @@ def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str], gat
         hidden=options.hidden,
         assumptions=tuple(notes),
     )
-
-
-def _mixed_problems(options: ExecutionFields, job: Job, spec: ModelSpec | None) -> Iterator[Problem]:
-    """What does not go together with a plan that says the layers, devices and micro-batches of every stage."""
-    if spec is None or spec.num_layers != job.model.num_layers:
-        have = "the perceptron" if spec is None else f"{spec.name} has {spec.num_layers} layers"
-        yield Problem(
-            what=f"{have}, the plan places {job.model.num_layers}",
-            field="layers",
-            why="a plan of unlike stages says where each layer is",
-            fix="leave --layers out; --hidden, --vocab and --seq make the model smaller",
-        )
-    elif spec.is_moe != job.model.is_moe:
-        yield Problem(
-            what=f"{spec.name} for a plan of {job.model.name}",
-            field="model",
-            why="one of them has experts",
-            fix="leave MODEL out",
-        )
-    if options.global_batch not in (None, job.plan.global_batch):
-        yield Problem(
-            what=f"--gbs {options.global_batch} for a plan of {job.plan.global_batch} samples a step",
-            why="its pipelines have their own micro-batches",
-            fix="plan for that batch",
-            field="global_batch",
-        )
-    if options.devices is not None and options.devices < job.plan.devices:
-        yield Problem(
-            what=f"the plan needs {job.plan.devices} devices, --devices says {options.devices}",
-            why="every rank of a plan is a device",
-            fix=f"--devices {job.plan.devices}",
-            field="devices",
-        )
 
 
 def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
@@ -337,74 +269,6 @@ def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
             code="MW251",
         )
     return row
-
-
-def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -> tuple[Problem, ...]:
-    """What is wrong with a plan for a model; a perceptron has layers and a batch only."""
-    if spec is not None:
-        return (*row_problems(row, spec, seq_len, row.devices), *_block_problems(row, spec))
-    problems = [
-        Problem(what=f"{name} {degree} for a perceptron", why=f"it has no {part}", fix=f"leave {name} out", field=name)
-        for name, degree, part in (
-            ("cp", row.cp_degree, "tokens"),
-            ("ep", row.ep, "experts"),
-            ("etp", row.etp, "experts"),
-        )
-        if degree > 1
-    ]
-    if row.tensor != "1d" and row.tp > 1:
-        problems.append(
-            Problem(
-                what=f"tensor strategy {row.tensor} for a perceptron",
-                why="it has no blocks to cut",
-                fix=f"use tp{row.tp}, or llama-tiny",
-                field="tensor",
-            )
-        )
-    if stages_of(row) > layers:
-        problems.append(
-            Problem(
-                what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
-                why="every stage has a layer",
-                fix=f"pp of at most {layers}",
-                field="pp",
-            )
-        )
-    if row.micro_batches * row.dp * row.mbs != row.gbs:
-        problems.append(
-            Problem(
-                what=f"gbs is {row.gbs}",
-                fix="another --gbs",
-                field="gbs",
-                why=f"it is a multiple of dp {row.dp} x mbs {row.mbs}",
-            )
-        )
-    return tuple(problems)
-
-
-def _block_problems(row: PlanRow, spec: ModelSpec) -> list[Problem]:
-    """Sizes that the blocks of a tensor grid do not divide; prices round them up, programs cannot."""
-    blocks = TENSORS[row.tensor].blocks(row.tp) if row.tensor in TENSORS else None
-    if blocks is None:
-        return []
-    columns = (*blocks.into.columns, *blocks.into.column_shards)
-    shared = [("vocabulary", spec.vocab, blocks.size(blocks.table)), ("vocabulary", spec.vocab, blocks.size(columns))]
-    for layer in spec.kinds():
-        if isinstance(layer.attention, Attention):
-            shared += [
-                ("key-value heads", layer.attention.kv_heads, blocks.size(blocks.inner.width)),
-                ("head width", layer.attention.head_dim, blocks.size(blocks.into.column_shards)),
-            ]
-    return [
-        Problem(
-            what=f"{name} {size} on {row.format().split('.', maxsplit=1)[0]}",
-            why=f"{ranks} ranks share it evenly",
-            fix=f"use {-(-size // ranks) * ranks}, or another grid",
-            field="tp",
-        )
-        for name, size, ranks in dict.fromkeys(shared)
-        if size % ranks
-    ]
 
 
 def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:
