@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.nested import SPEAKS, TEXT_ONLY, TOWERS, find_text, with_towers_beside
+from meshwright.formats.huggingface.nested import OF_MLC, SPEAKS, TEXT_ONLY, TOWERS, find_text, with_towers_beside
 from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
@@ -63,6 +63,7 @@ FAMILIES: dict[str, str] = {
     "ernie4_5": "dense.ernie4_5",
     "ernie4_5_moe": "moe.ernie4_5_moe",
     "eurobert": "dense.eurobert",
+    "exaone": "dense.llama",
     "exaone4": "dense.exaone4",
     "exaone_moe": "moe.exaone_moe",
     "falcon": "gpt.falcon",
@@ -83,6 +84,7 @@ FAMILIES: dict[str, str] = {
     "glm4": "dense.glm4",
     "glm4_moe": "moe.glm4_moe",
     "glm4_moe_lite": "moe.glm4_moe_lite",
+    "glm4v": "dense.glm4",
     "glm4v_moe_text": "moe.glm4_moe",
     "glm4v_text": "dense.glm4",
     "glm_ocr_text": "dense.glm_ocr",
@@ -126,6 +128,10 @@ FAMILIES: dict[str, str] = {
     "llama": "dense.llama",
     "llama4": "moe.llama4",
     "llama4_text": "moe.llama4",
+    "llava": "dense.llama",
+    "llava_llama": "dense.llama",
+    "llava_mistral": "dense.mistral",
+    "llava_qwen": "dense.qwen2",
     "longcat_flash": "moe.longcat_flash",
     "mamba": "hybrid.mamba",
     "mamba2": "hybrid.mamba2",
@@ -134,6 +140,8 @@ FAMILIES: dict[str, str] = {
     "mimo_v2_flash": "moe.mimo_v2",
     "minicpm": "dense.minicpm",
     "minicpm3": "moe.minicpm3",
+    "minicpmo": "remote.minicpmv",
+    "minicpmv": "remote.minicpmv",
     "minimax": "hybrid.minimax",
     "minimax_m1": "hybrid.minimax",
     "minimax_m2": "moe.minimax_m2",
@@ -147,6 +155,7 @@ FAMILIES: dict[str, str] = {
     "mistral4": "moe.mistral4",
     "mixtral": "moe.mixtral",
     "mllama_text_model": "dense.llama",
+    "molmo": "remote.molmo",
     "mpt": "gpt.mpt",
     "muse_glimmer_text": "dense.muse_glimmer",
     "nanochat": "dense.nanochat",
@@ -168,6 +177,7 @@ FAMILIES: dict[str, str] = {
     "phi-msft": "gpt.phi",
     "phi3": "dense.phi3",
     "phi3_v": "dense.phi3",
+    "phi3small": "remote.phi3small",
     "phimoe": "moe.phimoe",
     "qwen": "dense.qwen",
     "qwen2": "dense.qwen2",
@@ -178,6 +188,7 @@ FAMILIES: dict[str, str] = {
     "qwen2_vl": "dense.qwen2",
     "qwen2_vl_text": "dense.qwen2",
     "qwen3": "dense.qwen3",
+    "qwen3_asr_text": "dense.qwen3",
     "qwen3_5": "hybrid.qwen3_5",
     "qwen3_5_moe": "hybrid.qwen3_5_moe",
     "qwen3_5_moe_text": "hybrid.qwen3_5_moe",
@@ -295,7 +306,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
     family, called = _family(text.said)
     known = text.said in FAMILIES
-    fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, known=known)
+    of_class = text.said if text.outer is not None and not text.path.startswith(OF_MLC) else ""
+    fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, said=of_class, known=known)
     model = read_decoder(fields, family, called)
     _check_size(model)
     towers = () if vision is None else vision.towers_of(beside, name, model.hidden)
@@ -304,9 +316,11 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         from meshwright.formats.huggingface.generic import assumed
 
         notes = (assumed(model, text.said, FAMILIES), *notes)
+    elif (named := text.config.get("model_type")) not in (None, text.said):
+        notes = (f"model_type {show(named)} is unknown; its class is that of {text.said!r}", *notes)
     if text.towers and not towers:
         notes = (*notes, TEXT_ONLY)
-    if beside is not config:
+    if beside is not config and config.get("talker_config") is not None:
         notes = (*notes, SPEAKS)
     settings = config_constants(text.config, str(text.said))
     if (text.towers or towers) and isinstance(said, str):

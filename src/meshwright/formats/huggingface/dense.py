@@ -10,29 +10,8 @@ from meshwright.formats.huggingface.fields import Fields
 _GEMMA = {"head_dim": 256, "tie_word_embeddings": True}
 _POST_NORMS = {"norms": 4}
 
-_LLAMA_SIZES = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 32_000,
-    "max_position_embeddings": 2048,
-}
-_MISTRAL_SIZES = {
-    **_LLAMA_SIZES,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131_072,
-}
-_QWEN2_SIZES = {
-    **_LLAMA_SIZES,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-}
-llama = Family(title="Llama 1 to 3.3, Yi, TinyLlama and others of its layers", required=(), sizes=_LLAMA_SIZES)
-mistral = Family(title="Mistral", defaults={"sliding_window": 4096}, fixed={"slides": "all"}, sizes=_MISTRAL_SIZES)
+llama = Family(title="Llama 1 to 3.3, Yi, TinyLlama and others of its layers", required=())
+mistral = Family(title="Mistral", defaults={"sliding_window": 4096}, fixed={"slides": "all"})
 ministral3 = Family(title="Ministral 3", fixed={"slides": "all"})
 ministral = Family(title="Ministral")
 
@@ -55,7 +34,6 @@ qwen2 = Family(
     title="Qwen 1.5, 2 and 2.5",
     defaults={"use_sliding_window": False, "sliding_window": 4096},
     fixed={"qkv_bias": True, "out_bias": False, "slides": "from max_window_layers"},
-    sizes=_QWEN2_SIZES,
 )
 qwen3 = Family(
     title="Qwen 3",

@@ -29,7 +29,5 @@ class Family:
     """Dropout probabilities that its layers apply."""
     sparse: bool = False
     """Whether the number of experts must be there."""
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of its class, taken where a config nested in another one leaves them out, and said."""
     rule: Callable[[Any], Mapping[str, object]] | None = None
     """Parts that follow from several keys at once, from the `Fields` of a config; joins `fixed`."""

@@ -9,6 +9,7 @@ from copy import copy
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.settings import class_sizes
 from meshwright.formats.huggingface.spellings import SAME, SPELLINGS
 
 MAX_WIDTH = 2**22
@@ -45,15 +46,17 @@ class Fields:
         family: Family,
         outer: Mapping[str, object] | None = None,
         path: str = "",
+        said: str = "",
         known: bool = True,
     ) -> None:
-        """Wrap `config`; `outer` is the config it is nested in under `path`, asked for keys missing inside."""
+        """Wrap `config`, or one nested under `path` in `outer`, asked for what it lacks, as is the class of `said`."""
         self.name = name
         self.known = known
         """Whether its family is; of an unknown one nothing may be guessed."""
         self._config = config
         self._outer: Mapping[str, object] = outer or {}
         self._path = path
+        self._said = said
         self._family = family
         self._fixed: dict[str, object] = dict(family.fixed)
         self._problems: list[Problem] = []
@@ -86,7 +89,7 @@ class Fields:
 
     def require(self, key: str) -> None:
         """Note that `key` is missing, unless it is there, even as null, or the family says what a missing one means."""
-        if not self.has(key) and not self.given(key):
+        if not self.has(key) and not self.given(key) and not class_sizes(self._said):
             self._missing((key,))
 
     def inside(self, key: str) -> Fields:
@@ -166,10 +169,10 @@ class Fields:
         for key in keys:
             if self._family.defaults.get(key) is not None:
                 return key, self._family.defaults[key]
-        for key in keys if self._path else ():
-            if key in self._family.sizes:
-                self._taken[key] = self._family.sizes[key]
-                return key, self._family.sizes[key]
+        sizes = {} if any(name in self._config for name in spelt) else class_sizes(self._said)
+        for name in filter(sizes.__contains__, spelt):
+            self._taken[name] = sizes[name]
+            return name, sizes[name]
         return keys[0], None
 
     def agree(self) -> None:

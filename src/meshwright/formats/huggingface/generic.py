@@ -15,7 +15,8 @@ CAUSAL = ("CausalLM", "LMHead")
 
 def _decoder(fields: Fields) -> Mapping[str, object]:
     """Refuse a class that is no language model; learned positions where the config says so."""
-    classes = fields.raw("architectures")
+    # Around a nested text model stands the class of the whole, with its towers.
+    classes = fields.own("architectures")
     first = classes[0] if isinstance(classes, list) and classes else None
     if isinstance(first, str) and not any(word in first for word in CAUSAL):
         fields.refuse("architectures", first, "the family is unknown, and this is not the class of a decoder")

@@ -72,13 +72,16 @@ _HARMLESS_FORMS = re.compile(
     r"|(rope|rotary|yarn|mrope|ntk)_.*|.*_rope_(theta|interleave)|.*_rope_base"
     r"|.*(_eps|_epsilon)|eps|(init|initializer)_.*|.*_initializer_range|.*_init_(std|scheme|min|max)|time_step_.*|linear_(a_log|dt)_.*"
     r"|.*(dropout|dropout_prob|pdrop|_loss_coef|aux_loss.*|loss_coefficient|loss_weight|loss_scaling_factor|loss_alpha)"
-    r"|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
+    r"|(tune_|freeze_|unfreeze_|use_)?mm_.*|image_(aspect_ratio|grid_pinpoints|crop_resolution|split_resolution)"
+    r"|(.*_)?tokenizer_.*|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
     r"|.*(_multiplier|_multipliers|_scaling|_version|_dtype|_in_fp32|_alpha_factor|_beta_factor)|.*_softcapping|transformers.*"
 )
 _SIZE_FORMS = re.compile(r"num_.*|n_.*|.*_(size|sizes|dim|dims|rank|heads|experts|layers|groups|blocks|width|hidden)")
 
 CHANGES: dict[str, str] = {
     "type_vocab_size": "a table of token types means an encoder",
+    "draft_vocab_size": "a draft model that reads the layers of another model",
+    "dflash_config": "a draft model that reads the layers of another model",
     "add_cross_attention": "cross attention means an encoder beside the decoder",
     "cross_attention_layers": "cross attention means an encoder beside the decoder",
     "is_encoder_decoder": "an encoder beside the decoder",

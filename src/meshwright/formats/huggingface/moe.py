@@ -107,8 +107,21 @@ llama4 = Family(
     rule=_llama4,
 )
 # Balancing biases are not counted: they are moved by the load, not by a gradient.
+
+
+def _deepseek_v2(fields: Fields) -> Mapping[str, object]:
+    """Plain attention in the smallest DeepSeek-VL2, whose ranks and sizes of latent attention are null or 0."""
+    if fields.flag("use_mla", default=True):
+        return {}
+    fields.has("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+    return {"kv_lora_rank": None, "v_head_dim": None}
+
+
 deepseek_v2 = Family(
-    title="DeepSeek-V2 and V2-Lite", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank")
+    title="DeepSeek-V2 and V2-Lite",
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "kv_lora_rank"),
+    rule=_deepseek_v2,
 )
 deepseek_v3 = Family(
     title="DeepSeek-V3, V3.1, R1 and Kimi K2",
@@ -202,7 +215,20 @@ mimo_v2 = Family(
     fixed={"norm": "rmsnorm", "expert_width_stated": True},
     sparse=True,
 )
-minicpm3 = Family(title="MiniCPM3", required=("q_lora_rank", "kv_lora_rank"), defaults={"tie_word_embeddings": True})
+
+
+def _minicpm3(fields: Fields) -> Mapping[str, object]:
+    """Values as wide as a share of the hidden size where nothing is said."""
+    width = fields.whole("hidden_size") // fields.whole("num_attention_heads")
+    return {"v_head_dim": fields.whole("v_head_dim", default=max(1, width))}
+
+
+minicpm3 = Family(
+    title="MiniCPM3",
+    required=("q_lora_rank", "kv_lora_rank"),
+    defaults={"tie_word_embeddings": True},
+    rule=_minicpm3,
+)
 
 
 def _dbrx(fields: Fields) -> Mapping[str, object]:

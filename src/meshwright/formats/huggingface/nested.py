@@ -11,8 +11,11 @@ from meshwright.formats.huggingface.spellings import SPELLINGS
 
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
 SPEAKS = "what speaks, beside the thinker, is left out"
-PARTS = ("text_config", "llm_config", "language_config", "model_config")
-"""Keys under which configs nest the text model: of transformers, InternVL and Ovis, DeepSeek-VL and Janus, MLC."""
+PARTS = ("text_config", "llm_config", "llm_cfg", "language_config", "model_config")
+"""Keys under which configs nest the text: of transformers, InternVL and Ovis, VILA, DeepSeek-VL and Janus, MLC."""
+
+OF_MLC = "model_config"
+"""The one of them that MLC writes, and not a configuration class of transformers."""
 
 SHAPE = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
 """Sizes that tell a model's shape where no `model_type` does, as in configs of Megatron and NeMo."""
@@ -24,6 +27,7 @@ TOWERS = (
     "img_processor",
     "vit_config",
     "embd_layer",
+    "vision_tower_cfg",
 )
 
 
@@ -86,7 +90,7 @@ def _nested(config: Mapping[str, object], key: str, name: str, known: Mapping[st
         what, fix = f"model {name}: {key} is {show(part)}", "pass the config.json as published"
         raise _not_a_model(what, "must be an object", fix, key)
     inner = part.get("model_type")
-    if key == "model_config":
+    if key == OF_MLC:
         if "hidden_size" not in part and "n_embd" not in part:
             return None
         chosen = inner or said
@@ -95,17 +99,19 @@ def _nested(config: Mapping[str, object], key: str, name: str, known: Mapping[st
     elif inner is None and isinstance(said, str) and said in known:
         chosen = said
     else:
-        chosen = inner or said or _from_architecture(part, known) or _from_architecture(config, known)
+        of_class = _from_architecture(part, known)
+        chosen = of_class if of_class in known else inner or said or of_class or _from_architecture(config, known)
     if not isinstance(chosen, str) or not chosen:
         return None
-    return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != "model_config")
+    return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != OF_MLC)
 
 
 def _whole(config: Mapping[str, object], name: str, known: Mapping[str, str]) -> TextPart:
     """A config that nests no text model: it is one itself."""
     said = config.get("model_type")
-    if said is None:
-        said = _from_architecture(config, known)
+    if said is None or (isinstance(said, str) and said not in known):
+        of_class = _from_architecture(config, known)
+        said = of_class if said is None or of_class in known else said
     if said is None and {first for first in SHAPE if any(key in config for key in (first, *SPELLINGS[first]))} >= SHAPE:
         return TextPart(said="", config=config, outer=None, path="", towers=False)
     if not isinstance(said, str) or not said:
@@ -149,7 +155,7 @@ def _from_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
     first = names[0] if isinstance(names, (list, tuple)) and names else None
     if not isinstance(first, str):
         return None
-    plain = first.partition("For")[0].lower()
+    plain = first.partition("For")[0].lower().replace("_", "")
     by_class = {family.replace("_", ""): family for family in known}
     by_class["gpt2lmheadmodel"] = "gpt2"
     return by_class.get(plain, first)

@@ -83,6 +83,7 @@ SOUNDS: dict[str, str] = {
     "qwen2_5_omni_thinker": "sound.qwen2_5_omni",
     "qwen2_audio": "sound.qwen2_audio",
     "qwen3_asr": "sound.qwen3_asr",
+    "qwen3_asr_thinker": "sound.qwen3_asr",
     "qwen3_omni_moe": "sound.qwen3_omni",
     "qwen3_omni_moe_thinker": "sound.qwen3_omni",
     "voxtral": "sound.voxtral",
