@@ -10,6 +10,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.planning.axes import space_of
 from meshwright.planning.for_target import priced_as, refusals_in_search
 from meshwright.planning.objectives import QUICKEST
 from meshwright.planning.one_kind_plans import one_kind_search
@@ -73,3 +74,15 @@ def test_a_block_that_is_asked_of_a_target_without_blocks_is_refused() -> None:
 def test_dispatchers_that_files_cannot_say_are_refused(pinned: str) -> None:
     with pytest.raises(mw.UnsupportedError, match="tokens to experts"):
         mw.plan("qwen3-30b-a3b", gpus="8xH100", target="torchtitan", pin=f"dispatcher={pinned}")
+
+
+@pytest.mark.parametrize(
+    ("axis", "left"), [("ep_order", ("shared",)), ("hot_experts", ("kept",)), ("dispatcher", ("alltoall",))]
+)
+def test_methods_of_experts_that_a_target_refuses_are_left_out_before_the_search(axis: str, left: tuple[str]) -> None:
+    inputs = job_inputs(replace(MOE, expert_load="zipf:1.2"))
+    every = space_of(inputs.model, inputs.workload, inputs.cluster.devices, methods="all")
+
+    narrowed = restricted(every, inputs.model, inputs.cluster, inputs.workload, refusals_in_search("torchtitan"))
+    assert narrowed.pinned(axis) == left
+    assert set(every.pinned(axis) or ()) > set(left)

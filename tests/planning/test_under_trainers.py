@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -11,9 +11,10 @@ from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, MeshwrightError
+from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.objectives import QUICKEST
 from meshwright.planning.run_by import ASKED
-from meshwright.planning.under_trainers import best_trainer, under_trainers
+from meshwright.planning.under_trainers import Searched, best_trainer, under_trainers
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import FINE_TUNING, TARGETS
 
@@ -164,3 +165,21 @@ def test_what_would_fit_under_the_stated_software_is_the_own_plan_of_a_trainer_o
     with pytest.raises(InfeasibleError) as refused:
         asked(model="llama-3.1-8b", gpus="1xRTX3060", lora="16", software="torchtitan")
     assert "torchtitan" in str(refused.value)
+
+
+def test_trainers_behind_the_first_are_asked_for_quicker_plans_alone_where_one_is_enough() -> None:
+    job, names = JobFields(model="qwen3-30b-a3b", gpus="16xH100"), ("torchtitan", "megatron", "bridge", "automodel")
+    ask = partial(under_trainers, job, SpaceFields(), QUICKEST, names, top=2, best_alone=True)
+    every = ask()
+    asked: list[str] = []
+
+    def enough(best: Searched) -> bool:
+        asked.append(best.trainer)
+        return False
+
+    best_of_all, best = best_trainer(every, QUICKEST), best_trainer(ask(enough=enough), QUICKEST)
+    assert best is not None
+    assert best_of_all is not None
+    assert best.told == best_of_all.told
+    assert asked == ["torchtitan", *[best.trainer] * 2]
+    assert len(ask(enough=lambda best: True)) == 1

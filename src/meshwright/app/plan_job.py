@@ -184,12 +184,7 @@ def _quickest_launched(
     """The trainer with the quickest plan of its own; the first whose plan ties with the answer, which none runs."""
     from meshwright.planning.under_trainers import best_trainer
 
-    found: list[UnderTrainer] = []
-    for name in names:
-        found += search((name,), best_alone=True)
-        best = best_trainer(found, aim)
-        if spent() or (best is not None and _ties(best, answer, aim)):
-            return best
+    found = search(names, best_alone=True, enough=lambda best: _ties(best, answer, aim))
     return best_trainer(found, aim)
 
 

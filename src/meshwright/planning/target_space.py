@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
@@ -19,6 +20,13 @@ from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shard
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.specs.workload import Workload
 
+_FIELDS_OF_WAYS = {
+    "dispatcher": ("expert.dispatcher",),
+    "ep_overlap": ("expert.overlap",),
+    "hot_experts": ("expert.shadowed", "expert.placed_by_load"),
+    "ep_order": ("expert.prioritised",),
+}
+"""What a target refuses of a plan for its value of an axis of `WAY_AXES`."""
 _PLAIN_INSTEAD: dict[str, tuple[str, tuple[object, ...]]] = {
     "tensor.overlap": ("tp_overlap", ("bulk",)),
     "expert.dispatcher": ("dispatcher", ("alltoall",)),
@@ -193,13 +201,13 @@ class _Narrowed:
             return
         loads = self.target.workload.expert_load is not None
         searched = dict(zip(WAY_AXES, searched_values(loads=loads), strict=True))
-        for axis, field in (("dispatcher", "expert.dispatcher"), ("ep_overlap", "expert.overlap")):
+        for axis, fields in _FIELDS_OF_WAYS.items():
             every = self.pins.get(axis) or searched[axis]
             if len(every) == 1:
                 continue
-            rows = {way: replace(self.plain, ep=2, **{axis: way}) for way in every}  # type: ignore[arg-type]
+            rows = {way: replace(self.plain, ep=2, **_way_field(axis, str(way))) for way in every}
             found = {way: self.target.refused_however_sharded(row) for way, row in rows.items()}
-            refused = {way: p for way, p in found.items() if p and all(problem.field == field for problem in p)}
+            refused = {way: p for way, p in found.items() if p and all(problem.field in fields for problem in p)}
             self.leave_out(axis, every, refused)
 
     def contexts(self) -> None:
@@ -308,6 +316,11 @@ def _plainest(target: _Target) -> Iterator[PlanRow]:
         for schedule in ("1f1b", "gpipe") if pp > 1 else ("1f1b",):
             for sharding in ("z0", "z1", "fsdp"):
                 yield PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp, sharding=sharding, schedule=schedule)
+
+
+def _way_field(axis: str, value: str) -> dict[str, Any]:
+    """The field of a row that says a value of an axis of `WAY_AXES`."""
+    return {"prioritised": value == "first"} if axis == "ep_order" else {axis: value}
 
 
 def _as_searched(problems: set[Problem]) -> set[Problem]:

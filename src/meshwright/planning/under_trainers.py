@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
@@ -25,6 +25,8 @@ from meshwright.targets import TARGETS
 
 if TYPE_CHECKING:
     from meshwright.planning.repair.leanest import Leanest
+    from meshwright.search.result import SearchResult
+    from meshwright.search.space import Space
     from meshwright.specs.cluster import ClusterSpec
     from meshwright.specs.model import ModelSpec
     from meshwright.specs.row import PlanRow
@@ -90,6 +92,7 @@ def under_trainers(
     pareto: bool = False,
     usual_devices: int | None = None,
     best_alone: bool = False,
+    enough: Callable[[Searched], bool] | None = None,
 ) -> tuple[UnderTrainer, ...]:
     """The best plans under each trainer that is asked, in the order given.
 
@@ -102,13 +105,14 @@ def under_trainers(
         pareto: also find the front.
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
         best_alone: of each only the best plan is wanted, none of the others.
+        enough: of the best trainer so far, whether nobody else has to be asked; where it is given, trainers behind the
+            first are searched for quicker plans alone.
     """
     # The best is the simplest of those that tie; a measured run may stand anywhere.
     near = 1.0 + TIE if best_alone and aim == QUICKEST and job.calibration is None else math.inf
     # Some trainers differ in nothing that a search, or the plan of least memory, depends on.
-    searching = partial(
-        one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=cache(search)
-    )
+    searched = _Searches()
+    searching = partial(one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=searched)
 
     @cache
     def priced(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:
@@ -119,12 +123,44 @@ def under_trainers(
     found: list[UnderTrainer] = []
     as_stated = running(trainers, job)
     for name in each_a_part(trainers):
-        if found and spent():
+        best = best_trainer(found, aim)
+        if found and (spent() or (best is not None and enough is not None and enough(best))):
             break  # what was found until then is the answer
+        if best is not None and enough is not None and near < math.inf:
+            searched.beat_s = best.plans.found.result.plans[0].estimate.step_time_s
         beside = name not in as_stated
-        one = _under(name, replace(job, software=None) if beside else job, searching, usual_devices, priced)
+        asked = replace(job, software=None) if beside else job
+        one = _under(name, asked, searching, usual_devices, priced if math.isinf(searched.beat_s) else None)
         found.append(replace(one, beside=beside))
     return tuple(found)
+
+
+class _Searches:
+    """`search`, each question once, whatever plan its answers have to beat."""
+
+    def __init__(self) -> None:
+        self.beat_s = math.inf
+        """Seconds of a plan known elsewhere; no plan that takes longer is wanted."""
+        self.found: dict[tuple[object, ...], tuple[float, SearchResult]] = {}
+
+    def __call__(
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        space: Space,
+        *,
+        beat_s: float = math.inf,
+        **settings: Any,
+    ) -> SearchResult:
+        """See `search`; slower plans than those wanted may be among the answer."""
+        question = (model, cluster, workload, space, *sorted(settings.items()))
+        wanted_s = min(beat_s, self.beat_s)
+        known_s, result = self.found.get(question, (-math.inf, None))
+        if result is None or known_s < wanted_s:
+            result = search(model, cluster, workload, space, beat_s=wanted_s, **settings)
+            self.found[question] = wanted_s, result
+        return result
 
 
 def best_trainer(found: Sequence[UnderTrainer], aim: Aim) -> Searched | None:
@@ -169,9 +205,9 @@ def _under(
     job: JobFields,
     searching: Callable[..., OneKindPlans],
     usual_devices: int | None,
-    priced: Callable[..., Leanest | None],
+    priced: Callable[..., Leanest | None] | None,
 ) -> UnderTrainer:
-    """A search for one trainer."""
+    """A search for one trainer; `priced` prices what needs the least memory where nothing fits, if that is wanted."""
     try:
         inputs = job_inputs(priced_as(job, trainer), usual_devices=usual_devices)
         plans = searching(inputs, target=trainer)
@@ -180,6 +216,10 @@ def _under(
     searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
     if plans.found.result.plans:
         return UnderTrainer(plan=searched.told, searched=searched)
+    if priced is None:
+        return UnderTrainer(
+            plan=TrainerPlan(trainer=trainer, why="none of its plans is quicker than another trainer's")
+        )
     from meshwright.planning.repair.leanest import leanest  # most questions have plans that fit
 
     assert plans.space is not None
