@@ -18,8 +18,8 @@ from meshwright.estimate.shared_attention import exposed_exchanges_s
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Kind, schedule_named
-from meshwright.schedules.avgpipe import AvgPipe
 from meshwright.schedules.declaration import SharedKeys
+from meshwright.schedules.named.avgpipe import AvgPipe
 from meshwright.specs import PlanRow, Workload
 
 MODEL = spec("llama-3.1-8b")

@@ -23,8 +23,8 @@ from meshwright.schedules import (
     schedule_named,
 )
 from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.named.zb_v import ZeroBubbleV
 from meshwright.schedules.parameters import whole
-from meshwright.schedules.zb_v import ZeroBubbleV
 from tests.virtual_devices import eight_devices
 
 eight_devices()

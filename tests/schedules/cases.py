@@ -8,24 +8,24 @@ import numpy as np
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Schedule, Times
-from meshwright.schedules.avgpipe import AvgPipe
-from meshwright.schedules.breadth_first import BreadthFirst
-from meshwright.schedules.chimera import Chimera
-from meshwright.schedules.dynapipe import DynaPipe
-from meshwright.schedules.ftpipe import FTPipe
-from meshwright.schedules.ftpipe_flush import FTPipeFlush
-from meshwright.schedules.hanayo import Hanayo
-from meshwright.schedules.interleaved import Interleaved
-from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
-from meshwright.schedules.mario import Mario
-from meshwright.schedules.mixpipe import MixPipe
-from meshwright.schedules.one_f_one_b import OneFOneB
-from meshwright.schedules.seq1f1b import Seq1F1B
-from meshwright.schedules.slimpipe import SlimPipe
-from meshwright.schedules.terapipe import TeraPipe
-from meshwright.schedules.v_half import VHalf
-from meshwright.schedules.v_min import VMin
-from meshwright.schedules.zb_auto import ZeroBubbleAuto
+from meshwright.schedules.named.avgpipe import AvgPipe
+from meshwright.schedules.named.breadth_first import BreadthFirst
+from meshwright.schedules.named.chimera import Chimera
+from meshwright.schedules.named.dynapipe import DynaPipe
+from meshwright.schedules.named.ftpipe import FTPipe
+from meshwright.schedules.named.ftpipe_flush import FTPipeFlush
+from meshwright.schedules.named.hanayo import Hanayo
+from meshwright.schedules.named.interleaved import Interleaved
+from meshwright.schedules.named.interleaved_zb import InterleavedZeroBubble
+from meshwright.schedules.named.mario import Mario
+from meshwright.schedules.named.mixpipe import MixPipe
+from meshwright.schedules.named.one_f_one_b import OneFOneB
+from meshwright.schedules.named.seq1f1b import Seq1F1B
+from meshwright.schedules.named.slimpipe import SlimPipe
+from meshwright.schedules.named.terapipe import TeraPipe
+from meshwright.schedules.named.v_half import VHalf
+from meshwright.schedules.named.v_min import VMin
+from meshwright.schedules.named.zb_auto import ZeroBubbleAuto
 
 
 @dataclass(frozen=True)

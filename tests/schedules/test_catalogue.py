@@ -22,7 +22,7 @@ from meshwright.schedules import (
 )
 from meshwright.schedules.base import _cached_program
 from meshwright.schedules.in_flight import live_vectors
-from meshwright.schedules.interleaved import Interleaved
+from meshwright.schedules.named.interleaved import Interleaved
 from tests.schedules.cases import CASES, ONE_BY_ONE, Case, name, unequal
 from tests.schedules.naive import naive_ends, worker_ends_of
 

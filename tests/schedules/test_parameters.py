@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.schedules import SCHEDULES, Schedule, parameters, schedule_named
-from meshwright.schedules.hanayo import Hanayo
+from meshwright.schedules.named.hanayo import Hanayo
 from meshwright.schedules.parameters import ScheduleParameter
 
 

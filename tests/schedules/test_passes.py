@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Kind, ScheduleTable, Times, makespans, simulate, with_communication
-from meshwright.schedules.bpipe import BPipe
 from meshwright.schedules.communication import batches
 from meshwright.schedules.kinds import LANE, Lane
 from meshwright.schedules.memory import Footprint
-from meshwright.schedules.mobius import Mobius
+from meshwright.schedules.named.bpipe import BPipe
+from meshwright.schedules.named.mobius import Mobius
+from meshwright.schedules.named.pipedream import PipeDream
+from meshwright.schedules.named.pipedream_2bw import PipeDream2BW
 from meshwright.schedules.optimizer_step import live_versions, with_optimizer, with_updates
 from meshwright.schedules.pairing import peer
-from meshwright.schedules.pipedream import PipeDream
-from meshwright.schedules.pipedream_2bw import PipeDream2BW
 from meshwright.schedules.sharding import with_sharding
 from tests.schedules.drawn import Drawn, durations, tables
 

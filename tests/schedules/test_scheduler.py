@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.schedules import BEST_OF, SCHEDULES, Caps, Kind, Scheduled, Times, best_schedule, simulate
 from meshwright.schedules.in_flight import live_vectors
-from meshwright.schedules.interleaved import Interleaved
+from meshwright.schedules.named.interleaved import Interleaved
 from meshwright.schedules.stage_shares import share_times
 
 

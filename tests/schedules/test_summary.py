@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.schedules import SCHEDULES, Schedule, simulate
-from meshwright.schedules.seq1f1b import Seq1F1B
+from meshwright.schedules.named.seq1f1b import Seq1F1B
 
 P, M = 4, 8
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Kind, Placement, ScheduleTable, Times, makespans, simulate
-from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.in_flight import live_vectors
-from meshwright.schedules.seq1f1b import Seq1F1B
-from meshwright.schedules.v_half import VHalf
-from meshwright.schedules.v_min import VMin
+from meshwright.schedules.named.hanayo import Hanayo
+from meshwright.schedules.named.seq1f1b import Seq1F1B
+from meshwright.schedules.named.v_half import VHalf
+from meshwright.schedules.named.v_min import VMin
 from tests.schedules.cases import unequal
 from tests.schedules.naive import naive_worker_ends
 

@@ -21,9 +21,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshwright.formats.torch_csv import read_actions, write_actions
 from meshwright.schedules import SCHEDULES, Kind, Schedule
-from meshwright.schedules.breadth_first import BreadthFirst
-from meshwright.schedules.interleaved import Interleaved
-from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
+from meshwright.schedules.named.breadth_first import BreadthFirst
+from meshwright.schedules.named.interleaved import Interleaved
+from meshwright.schedules.named.interleaved_zb import InterleavedZeroBubble
 from meshwright.schedules.torch_actions import from_actions, to_actions
 
 pytestmark = pytest.mark.torch

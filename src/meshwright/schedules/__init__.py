@@ -1,6 +1,6 @@
 """Pipeline schedules: in which order every worker runs the tasks of a step, what that costs and keeps alive.
 
-A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDULES`, or `register` from elsewhere.
+A new schedule is one file in `named/` with a subclass of `Schedule`, and one line in `SCHEDULES`; or `register` it.
 A schedule's file is read when the schedule is first asked for: a plan of 1F1B does not load the other ones.
 """
 
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
 
 SCHEDULES: Catalogue[Schedule] = Catalogue(
-    __name__,
+    f"{__name__}.named",
     {
         "gpipe": "gpipe:GPipe",
         "1f1b": "one_f_one_b:OneFOneB",

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.named.zero_bubble import SPLIT
 from meshwright.schedules.order_search import FULL_TASKS, Order, greedy_options, order_of, search_orders, warmup_options
 from meshwright.schedules.simulate import simulate
 from meshwright.schedules.span_search import given_orders, greedy_families, shortest_span
@@ -21,7 +22,6 @@ from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.timeline import Timeline
 from meshwright.schedules.times import Times
 from meshwright.schedules.ways import PLACEMENTS, Candidate, Way, listed_ways, named_ways
-from meshwright.schedules.zero_bubble import SPLIT
 from meshwright.shapes import Float
 
 OBJECTIVES = ("makespan", "span")

@@ -20,7 +20,7 @@ from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.training.ranks import RankedStep
 from meshwright.runtime.training.run import Training
 from meshwright.schedules import schedule_named
-from meshwright.schedules.avgpipe import AvgPipe
+from meshwright.schedules.named.avgpipe import AvgPipe
 from meshwright.zoo.training import State
 
 

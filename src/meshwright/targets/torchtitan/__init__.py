@@ -20,8 +20,6 @@ from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
-from meshwright.targets.torchtitan.formats import FORMATS
-from meshwright.targets.torchtitan.module import MODULE, module_text
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
@@ -29,6 +27,10 @@ if TYPE_CHECKING:
     from meshwright.formats.shell import Launch, Word
 
 TITLE = "torchtitan"
+MODULE = "meshwright_plan"
+"""The module that is written, in the folder where the command is started."""
+FORMATS = ("fp8", "mxfp8")
+"""Products in 8 bits that it has."""
 
 
 def _pieces(plan: Plan) -> int:
@@ -112,6 +114,8 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    from meshwright.targets.torchtitan.module import module_text
+
     module = module_text(plan, shipped(plan.model))
     return (f"{MODULE}.py", module), *pytorch_pipeline.schedule_files(plan)
 

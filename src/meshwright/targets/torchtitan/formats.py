@@ -6,8 +6,8 @@ The head and routers stay in 16 bits. Source: torchtitan/components/quantization
 from __future__ import annotations
 
 from meshwright.targets.sayable import Plan
+from meshwright.targets.torchtitan import FORMATS
 
-FORMATS = ("fp8", "mxfp8")
 _LINEAR = {
     "fp8": 'Float8LinearConverter.Config(model_compile_enabled=True, filter_fqns=["lm_head", "router.gate"])',
     "mxfp8": "MXFP8LinearConverter.Config(model_compile_enabled=True)",

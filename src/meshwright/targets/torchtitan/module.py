@@ -8,11 +8,10 @@ from typing import Any
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
-from meshwright.targets.torchtitan import formats
+from meshwright.targets.torchtitan import MODULE, formats
 from meshwright.targets.torchtitan.flavors import Flavor, longest, rope_changes
 from meshwright.targets.torchtitan.lora import converter
 
-MODULE = "meshwright_plan"
 ENDS = ("norm", "lm_head")
 _TEXT = '''\
 """{head}
