@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -78,7 +79,11 @@ def started(folder: Path, *options: str, **environment: str) -> Service:
         read = process.stdout.readline()
         assert read, f"the service ended with {process.wait(60)}"
         line += read
-    return Service(json.loads(line)["url"], process, folder)
+    found = Service(json.loads(line)["url"], process, folder)
+    # A service answers quick questions before those that search are ready.
+    while found.ask("GET", "/healthz").status != 200:
+        time.sleep(0.05)
+    return found
 
 
 def free_port() -> int:

@@ -123,7 +123,13 @@ def test_requests_that_make_no_sense_are_refused_with_a_sentence(address: str) -
         assert asked(f"{address}what-if", {"answer": first[1], "plan": 0, "changes": changes})[0] == 422
     for body in ({"name": "nothing"}, {"name": "why", "asked": {"x": 1}}, {"name": "why", "asked": 3}):
         assert asked(f"{address}view", {"answer": first[1], **body})[0] == 422
-    for text in (b'{"answer": NaN}', b"[" * 100_000, b"\xff"):
+    for text in (
+        b'{"answer": NaN}',
+        b"[" * 100_000,
+        b"\xff",
+        b'{"plan": "\\ud800"}',
+        b'{"plan": 1' + b"0" * 400 + b"}",
+    ):
         request = urllib.request.Request(f"{address}what-if", text, method="POST")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=120)

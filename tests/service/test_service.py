@@ -88,6 +88,8 @@ def test_an_error_has_all_problems_and_the_words_of_the_function(service: Servic
         ("POST", "/v1/plam", 404, "did you mean /v1/plan?"),
         ("POST", "/v1/run", 403, "it trains"),
         ("GET", "/v1/plan", 405, "POST"),
+        ("GET", "/v1/jobs", 405, "POST"),
+        ("POST", "/v1/jobs/none", 405, "DELETE, GET"),
         ("GET", "/v1/jobs/none", 404, "no such job"),
         ("GET", "/v1/gpus/..%2F..%2Fetc%2Fpasswd", 404, "nothing answers"),
     ],
@@ -106,6 +108,11 @@ def test_an_address_without_an_answer_says_what_there_is(
 )
 def test_a_body_that_is_no_object_is_refused(service: Service, body: bytes) -> None:
     assert service.ask("POST", "/v1/plan", body).data["code"] == "MW270"
+
+
+def test_a_body_that_is_encoded_is_refused(service: Service) -> None:
+    answer = service.ask("POST", "/v1/estimate", ESTIMATE, **{"Content-Encoding": "gzip"})
+    assert (answer.status, "encoded as 'gzip'" in answer.data["detail"]) == (400, True)
 
 
 def test_headers_without_an_end_are_cut_off(service: Service) -> None:
@@ -205,7 +212,9 @@ def test_a_job_outlives_its_service_and_limits_hold(tmp_path: Path) -> None:
     queue, options = str(tmp_path / "jobs.db"), ("--workers", "1", "--time-limit", "10ms", "--body-limit", "4kB")
     first = started(tmp_path, *options, "--queue", queue, MESHWRIGHT_TOKEN="secret")
     show = {"Authorization": "Bearer secret"}
-    assert first.ask("POST", "/v1/estimate", ESTIMATE).status == 401
+    for path in ("/v1", "/openapi.json", "/metrics"):
+        closed = first.ask("GET", path)
+        assert (closed.status, closed.headers["www-authenticate"]) == (401, "Bearer")
     assert first.ask("GET", "/healthz").status == 200
     assert first.ask("POST", "/v1/plan", {"model": "x" * 5000}, **show).status == 413
     slow = first.ask("POST", "/v1/plan", {**PLAN, "schedule": "all"}, **show)

@@ -86,7 +86,7 @@ def _trials(rows: Sequence[Mapping[str, Any]], value: str) -> Iterator[Trial]:
         found = _number(row[value])
         state = next((str(row[name]).lower() for name in STATES if row.get(name)), "ok" if found else "illegal")
         status = STATE_OF.get(state.removeprefix("trialstate."), state)
-        if status not in STATUSES or (status == "ok" and not (found and 0 < found < math.inf)):
+        if status not in STATUSES or (status == "ok" and not (found and found > 0)):
             what = f"trial {place}: {value} is {str(row[value])[:40]!r}, its status {state[:40]!r}"
             why = f"a trial is {', '.join(STATUSES)}, and one that is ok has a time above 0"
             problems.append(Problem(what=what, why=why, field=value))
@@ -137,7 +137,7 @@ def _number(cell: Any) -> float | None:
         found = float(cell)
     except (TypeError, ValueError):
         return None
-    return None if math.isnan(found) else found
+    return found if math.isfinite(found) else None
 
 
 def _setting(cell: Any) -> Any:

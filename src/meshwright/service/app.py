@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.routing import Match, Route
 
 from meshwright.app.requests.serve import is_own_address
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
@@ -18,7 +19,7 @@ from meshwright.service.answering import JSON, Reply, problem_reply
 from meshwright.service.body import parsed_body
 from meshwright.service.catalogue import LISTS, REFUSED, SERVED, VERSION, path_of, verb_at
 from meshwright.service.desk import Desk
-from meshwright.service.job_queue import DONE, MOST_OPEN
+from meshwright.service.job_queue import CANCELLED, DONE, MOST_OPEN
 from meshwright.service.jobs import Jobs
 from meshwright.service.meters import Meters
 from meshwright.service.openapi import openapi
@@ -53,12 +54,12 @@ def create_app(settings: Settings = DEFAULTS) -> FastAPI:
             await service.jobs.close()
             await service.desk.close()
 
-    app = FastAPI(title="meshwright", lifespan=life, docs_url=None, redoc_url=None)
-    app.openapi = openapi  # type: ignore[method-assign]
+    app = FastAPI(title="meshwright", lifespan=life, openapi_url=None)
     app.state.service = service
     routes: list[tuple[str, str, str, Door]] = [
         ("GET", "/healthz", "health", service.health),
         ("GET", "/metrics", "metrics", service.metrics),
+        ("GET", "/openapi.json", "openapi", service.described),
         ("GET", f"/{VERSION}", "verbs", service.verbs),
         ("POST", f"/{VERSION}/jobs", "jobs", service.add_job),
         ("GET", f"/{VERSION}/jobs/{{name}}", "jobs", service.job),
@@ -97,7 +98,9 @@ class Service:
 
         async def enter(request: Request) -> Response:
             started = time.perf_counter()
-            response = sent(refused) if (refused := self._refusal(request)) else await self._entered(request, door)
+            refused = self._refusal(request)
+            asks = {"WWW-Authenticate": "Bearer"} if refused and refused.status == 401 else {}
+            response = sent(refused, asks) if refused else await self._entered(request, door)
             self.meters.answered(name, response.status_code, time.perf_counter() - started)
             return response
 
@@ -131,6 +134,10 @@ class Service:
         text, media_type = self.meters.text()
         return Response(text, headers={"Content-Type": media_type})
 
+    async def described(self, request: Request) -> Response:
+        """Every address in OpenAPI."""
+        return Response(as_json(openapi()), media_type=JSON)
+
     async def verbs(self, request: Request) -> Response:
         """What can be asked, and what cannot."""
         served = {verb: f"/{VERSION}/{path_of(verb)}" for verb in SERVED}
@@ -143,11 +150,11 @@ class Service:
         if version != VERSION:
             problem = _nothing(request.url.path, f"the version served is {VERSION}", f"ask below /{VERSION}/")
             return sent(problem_reply(UnsupportedError(problem, code="MW275"), 404, versions=[VERSION]))
+        if taken := _methods_at(request):
+            methods = ", ".join(taken)
+            problem = _nothing(f"{request.method} {request.url.path}", f"it takes {methods}", f"ask with {methods}")
+            return sent(problem_reply(InputError(problem, code="MW275"), 405), {"Allow": methods})
         verb = verb_at(path)
-        if verb in SERVED:
-            problem = _nothing(f"{request.method} {request.url.path}", "a question has a body", "ask with POST")
-            reply = problem_reply(InputError(problem, code="MW275"), 405)
-            return sent(reply, {"Allow": "POST"})
         if verb in REFUSED:
             problem = _nothing(request.url.path, REFUSED[verb], f"ask the command: meshwright {verb}")
             return sent(problem_reply(UnsupportedError(problem, code="MW276"), 403))
@@ -161,8 +168,9 @@ class Service:
         body = parsed_body(await request_body(request, self._most))
         verb = body.pop("verb", None)
         if verb not in SERVED:
+            what = "verb is missing" if verb is None else f"verb is {str(verb)[:80]!r}"
             why = REFUSED.get(str(verb), f"must be one of {', '.join(SERVED)}")
-            problem = Problem(what=f"verb is {str(verb)[:80]!r}", why=why, fix='for example "plan"', field="verb")
+            problem = Problem(what=what, why=why, fix='for example "verb": "plan"', field="verb")
             return sent(problem_reply(InputError(problem, code="MW276")))
         job = await self.jobs.add(verb, body)
         if job is None:
@@ -187,9 +195,9 @@ class Service:
         if found is None:
             return _no_job()
         if found.reply is None:
-            what = f"the job is {found.state}"
-            fix = f"listen at /{VERSION}/jobs/{found.id}/events until it is {DONE}"
-            problem = Problem(what=what, why="it has no answer", fix=fix)
+            listen = f"listen at /{VERSION}/jobs/{found.id}/events until it is {DONE}"
+            fix = "add the job again" if found.state == CANCELLED else listen
+            problem = Problem(what=f"the job is {found.state}", why="it has no answer", fix=fix)
             return sent(problem_reply(MeshwrightError(problem, code="MW277"), 409))
         return sent(found.reply)
 
@@ -256,8 +264,14 @@ async def request_body(request: Request, most: int) -> bytes:
     """The body of a request.
 
     Raises:
+        InputError: it is encoded.
         TooLargeError: it has more bytes than `most`; the rest is left unread.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        why = "a body is read as it is, so that its size is known"
+        problem = Problem(what=f"the body is encoded as {encoding[:40]!r}", why=why, fix="send it without")
+        raise InputError(problem, code="MW270")
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > most:
         raise TooLargeError
@@ -267,6 +281,13 @@ async def request_body(request: Request, most: int) -> bytes:
         if len(found) > most:
             raise TooLargeError
     return bytes(found)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Methods that an address takes where another one was used; empty where there is nothing."""
+    routes = (one for one in request.app.routes if isinstance(one, Route))
+    beside = (one.methods or set() for one in routes if one.matches(request.scope)[0] is Match.PARTIAL)
+    return sorted(set[str]().union(*beside))
 
 
 def _nothing(what: str, why: str, fix: str) -> Problem:

@@ -48,9 +48,9 @@ class Desk:
         return await lane.ask(job.verb, job.body, self.settings.job_limit_s, tell)
 
     async def open(self) -> None:
-        """Start the workers."""
+        """Start the workers, and wait until quick questions are answered; searches wait for theirs."""
         await self.quick.open()
-        await self.searches.open()
+        self.searches.start()
 
     async def close(self) -> None:
         """End the workers."""

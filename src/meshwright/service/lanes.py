@@ -9,10 +9,10 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.service.answering import Reply
 from meshwright.service.framing import framed, next_message
@@ -25,7 +25,8 @@ SHORTEST_S = 0.05
 """Between two looks at what a worker has used."""
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 STARTING_S = 60.0
-"""A worker that is not ready by then is started again."""
+"""A worker that has used so much processor time and is not ready is started again."""
+Found = TypeVar("Found")
 
 
 class TooSlowError(Exception):
@@ -132,10 +133,14 @@ class WorkerLane:
         self._moved_s = time.monotonic()
         """When a worker last became free."""
 
-    async def open(self) -> None:
-        """Start the workers, and wait until one is ready."""
+    def start(self) -> None:
+        """Start the workers; questions wait for the first that is ready."""
         for _ in range(self.count):
             self._start()
+
+    async def open(self) -> None:
+        """Start the workers, and wait until one is ready."""
+        self.start()
         self._lay_down(await self._taken())
 
     @property
@@ -258,8 +263,8 @@ class WorkerLane:
         self.started += 1
         self._workers.add(worker)
         try:
-            await asyncio.wait_for(asyncio.shield(worker.ready), STARTING_S)
-        except (TimeoutError, LostWorkerError):
+            await _within(STARTING_S, worker, asyncio.shield(worker.ready))
+        except (TooSlowError, LostWorkerError):
             worker.end()
             self._workers.discard(worker)
             with contextlib.suppress(asyncio.CancelledError):
@@ -269,8 +274,8 @@ class WorkerLane:
         self._lay_down(worker)
 
 
-async def _within(limit_s: float, worker: WorkerProcess, answering: Coroutine[Any, Any, Reply]) -> Reply:
-    """The reply, within so many processor seconds of the worker.
+async def _within(limit_s: float, worker: WorkerProcess, answering: Awaitable[Found]) -> Found:
+    """What a worker answers, within so many of its processor seconds.
 
     Raises:
         TooSlowError: it takes more, or `WAITING` times as many seconds by the clock.

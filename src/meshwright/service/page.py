@@ -6,7 +6,6 @@ They lie below a path that nobody can guess, and answer only requests to this ma
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from meshwright.errors import InfeasibleError, InputError, MeshwrightError
 from meshwright.report.page.document import palette
 from meshwright.report.page.shell import page_html
 from meshwright.service.answering import fault
+from meshwright.service.body import parsed_body
 from meshwright.service.searches import Searches
 from meshwright.service.waiting import OWN_NAMES
 
@@ -98,20 +98,14 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
             if len(body) > MOST_BYTES:
                 return JSONResponse({"problems": [{"what": "the request is too large"}]}, status_code=413)
         try:
-            asked = json.loads(body or b"{}", parse_constant=_no_number)
-        except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict):
-            return JSONResponse({"problems": [{"what": "the request is no JSON object"}]}, status_code=400)
+            asked = parsed_body(body)
+        except InputError as error:
+            return JSONResponse(error.to_dict(), status_code=400)
         return await run_in_threadpool(_answered, asks[what], asked, JSONResponse)
 
     app.router.on_shutdown = [searches.stop]
     _ = index, waited, progress, cancel, ask, only_from_here
     return app
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _answered(use: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any], response: type[Any]) -> Any:

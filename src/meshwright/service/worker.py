@@ -70,8 +70,6 @@ def work(connection: socket.socket, role: WorkerRole, parent: int | None = None)
         os.chdir(folder)
         sys.path[:] = [place for place in sys.path if place]
         sys.stdin = open(os.devnull)  # noqa: SIM115
-        if role.nice:
-            os.nice(role.nice)
         confinement = Confinement(folder)
         reply_to(role.warm, _WARM[role.warm], folder)
         # What is loaded stays; looking through it for cycles costs estimates some percent.
@@ -79,6 +77,8 @@ def work(connection: socket.socket, role: WorkerRole, parent: int | None = None)
         gc.set_threshold(MANY_OBJECTS, *gc.get_threshold()[1:])
         if role.memory_bytes:
             _limit(role.memory_bytes)
+        if role.nice:
+            os.nice(role.nice)
         try:
             connection.sendall(framed(READY + _packed(Reply(status=0, content=b""))))
             while True:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from meshwright import plan, tune
 from meshwright.app.page import source_of
 from meshwright.app.page_answers import PageAnswers
 from meshwright.errors import InputError
+from meshwright.search.tuners.store import TABLES
 from meshwright.units import seconds
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import served
@@ -145,6 +148,25 @@ def test_a_table_of_trials_is_read_with_the_columns_of_ours_and_of_optuna(shown:
     assert "duration" not in shown.page.inner_text("#view")
 
 
+def damaged(column: str, value: Any) -> bytes:
+    """The file of one trial, of which one column holds something else."""
+    row = {"study": 1, "number": 0, "status": "ok", "value": 1.5, "reason": "", "name": "", "excess": 0.0}
+    row |= {"took_s": 0.1, "at_s": 0.1, "point": '{"tp": 2}', column: value}
+    with closing(sqlite3.connect(":memory:")) as base:
+        base.executescript(TABLES)
+        base.execute("INSERT INTO meshwright_study VALUES (1, 'toy, random', 'toy', 'random', '')")
+        base.execute(f"INSERT INTO meshwright_trial VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+        base.commit()
+        return base.serialize()
+
+
+def test_a_cell_without_an_end_is_a_setting_in_words(tmp_path: Path) -> None:
+    table = b"number,value,tp\ninf,1.5,inf\n1,1.25,2\n"
+    found = PageAnswers().study({"name": "kept.csv", "file": b64encode(table).decode()})
+    trials = found["studies"][0]["trials"]
+    assert [(one["trial"], one["point"]["tp"]) for one in trials] == [(0, "inf"), (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -154,6 +176,13 @@ def test_a_table_of_trials_is_read_with_the_columns_of_ours_and_of_optuna(shown:
         (b"PAR1" + bytes(50), "the file holds no study"),
         (b"\xff\xfe\x00", "no text of comma-separated values"),
         (b"value,status\n", "none of its columns"),
+        (b"value,status\ninf,ok\n", "has a time above 0"),
+        (damaged("status", "fine"), "trial 0 is damaged"),
+        (damaged("value", "inf"), "trial 0 is damaged"),
+        (damaged("value", None), "trial 0 is damaged"),
+        (damaged("reason", b"\xff"), "trial 0 is damaged"),
+        (damaged("point", "[1]"), "trial 0 is damaged"),
+        (damaged("point", '{"tp": Infinity}'), "trial 0 is damaged"),
     ],
 )
 def test_a_file_that_keeps_no_trials_is_refused(content: bytes, said: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The tables stand beside those that Optuna keeps in the same file, and bear names
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.search.tuners.base import Outcome, Trial
+from meshwright.search.tuners.base import STATUSES, Outcome, Trial
 
 PREFIX = "sqlite:///"
-_TABLES = """
+TABLES = """
 CREATE TABLE IF NOT EXISTS meshwright_study (
     id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, space TEXT NOT NULL, tuner TEXT NOT NULL, signature TEXT NOT NULL
 );
@@ -86,7 +87,7 @@ class TrialStore:
         """
         try:
             connection = sqlite3.connect(path, timeout=30)
-            connection.executescript(_TABLES)
+            connection.executescript(TABLES)
             row = connection.execute("SELECT id, signature FROM meshwright_study WHERE key = ?", (key,)).fetchone()
             if row is None:
                 values = (key, space, tuner, signature)
@@ -141,7 +142,9 @@ def read_studies(path: Path) -> list[tuple[str, str, list[Trial]]]:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
         try:
             rows = connection.execute("SELECT id, space, key FROM meshwright_study ORDER BY id").fetchall()
-            return [(space, key.removeprefix(f"{space}, "), _read(connection, number)) for number, space, key in rows]
+            return [
+                (str(space), key.removeprefix(f"{space}, "), _read(connection, number)) for number, space, key in rows
+            ]
         finally:
             connection.close()
     except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -154,13 +157,29 @@ def _read(connection: sqlite3.Connection, study: int) -> list[Trial]:
     rows: Sequence[tuple[Any, ...]] = connection.execute(
         f"SELECT {columns} FROM meshwright_trial WHERE study = ? ORDER BY number", (study,)
     ).fetchall()
-    return [
-        Trial(
-            number=number,
-            point=json.loads(point),
-            outcome=Outcome(status=status, value=value, reason=reason, name=name, excess=excess),
-            took_s=took_s,
-            at_s=at_s,
-        )
-        for number, status, value, reason, name, excess, took_s, at_s, point in rows
-    ]
+    return [_trial(*row) for row in rows]
+
+
+def _trial(
+    number: Any, status: Any, value: Any, reason: Any, name: Any, excess: Any, took_s: Any, at_s: Any, point: Any
+) -> Trial:
+    """A row as a trial; SQLite keeps whatever is written into a column.
+
+    Raises:
+        ValueError: it is none of ours.
+    """
+    settings = json.loads(point)
+    numbers = (number, excess, took_s, at_s, *(() if value is None else (value,)))
+    sound = (
+        status in STATUSES
+        and (status != "ok" or value is not None)
+        and all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+        and isinstance(reason, str)
+        and isinstance(name, str)
+        and isinstance(settings, dict)
+        and all(isinstance(one, int | str) for one in settings.values())
+    )
+    if not sound:
+        raise ValueError(f"trial {str(number)[:20]} is damaged")
+    outcome = Outcome(status=status, value=value, reason=reason, name=name, excess=excess)
+    return Trial(number=number, point=settings, outcome=outcome, took_s=took_s, at_s=at_s)
