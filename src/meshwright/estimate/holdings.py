@@ -57,7 +57,8 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
     """
     schedule = columns.schedule
     micro_batches, updates = sync_rounds(schedule, columns.m)
-    two_copies = schedule.chains > 1
+    # Replicas are not summed.
+    two_copies = schedule.chains > 1 and not schedule.averages
     slowest_s = columns.transfer_s.reshape(len(columns.transfer_s), -1).max(axis=1)
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s

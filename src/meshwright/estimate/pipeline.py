@@ -282,12 +282,14 @@ def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray
     return np.concatenate([counts.work[..., :-1, :, :], counts.bare[..., -1:, :, :]], axis=-3)
 
 
-def ends_apart(placement: Placement) -> bool:
-    """Whether the first and the last stage of a model are on different workers, so that a shared table is there twice.
+def ends_apart(placement: Placement) -> int:
+    """Chains whose first and last stage are on different workers, so that a shared table is there twice.
 
     Pipelines in both directions hold both ends on both outer workers.
     """
-    return placement.chains == 1 and bool(placement.worker[0] != placement.worker[-1])
+    each = placement.stages // placement.chains
+    first, last = ({*placement.worker[at::each].tolist()} for at in (0, each - 1))
+    return 0 if first & last else placement.chains
 
 
 def task_runs(schedule: Schedule, p: int, m: int, chunks: int) -> Int[np.ndarray, "workers chunks"]:

@@ -79,7 +79,7 @@ class PipelineColumns(HeldParameters):
 def run_s(
     columns: PipelineColumns, *, transfers_apart: bool = False
 ) -> tuple[Float[np.ndarray, "plans workers"], Float[np.ndarray, "plans workers"] | None]:
-    """End of each worker's last task, counted from the end of the step before where no flush lies between them.
+    """End of each worker's last task, counted from the end of the step before where nothing drains between them.
 
     Args:
         columns: the plans.
@@ -92,7 +92,7 @@ def run_s(
     plans, times = len(columns.forward_s), task_times(columns)
     if transfers_apart:
         times = _with_and_without(times)
-    if schedule.flushes:
+    if schedule.drains(p, m):
         end_s = schedule.end_s(p, m, v, times)
     else:
         # Two steps of at least p micro-batches, so that the second one finds the pipeline full.

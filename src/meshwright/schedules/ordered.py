@@ -131,6 +131,15 @@ class Ordered(Declaration):
         crossed = (placement.following >= 0) & (placement.worker[placement.following] != placement.worker)
         return int(np.count_nonzero(crossed)) // placement.chains
 
+    def drains(self, p: int, m: int) -> bool:
+        """Whether workers are idle between steps, as far as they are within one.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+        """
+        return self.flushes
+
     def sections(self) -> int:
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
         return 1

@@ -249,7 +249,7 @@ class ShapeFactory:
         """The longest paths of a schedule without a bound of its own."""
         weights = self._weights(schedule, p, v)
         lengths = order_free_lengths(schedule, p, m, v)
-        if schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES:
+        if schedule.drains(p, m) and p * m * v * schedule.orders_tried <= MOST_PASSES:
             lengths = np.concatenate([lengths, critical_lengths(schedule, p, m, v, weights[0])])
         return lengths[longest_of(lengths, *weights)]
 

@@ -51,7 +51,7 @@ def order_free_lengths(schedule: Schedule, p: int, m: int, v: int) -> Lengths:
         path[FORWARD, worker] = path[BACKWARD, worker] = held[worker]
         if schedule.shadows or (Kind.R in schedule.kinds and worker < p - 1):
             path[AGAIN, worker] = held[worker]
-        if worker == 0 or chains > 1 or not schedule.flushes:
+        if worker == 0 or chains > 1 or not schedule.drains(p, m):
             continue
         stage = int(np.flatnonzero(placement.worker == worker)[0])
         above = placement.worker[:stage], placement.chunk[:stage]

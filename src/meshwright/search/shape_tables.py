@@ -51,8 +51,8 @@ class PipelineShapes:
     """Micro-batches between two updates of the weights."""
     updates: int
     """Per step."""
-    apart: bool
-    """Whether the model's two ends are on different workers."""
+    apart: int
+    """Chains whose two ends are on different workers."""
 
     def shape(self, number: int) -> Shape:
         """One of them."""

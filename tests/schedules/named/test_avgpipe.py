@@ -25,9 +25,10 @@ def test_each_advanced_forward_saves_two_latencies_of_the_step() -> None:
     assert np.diff(spans) == pytest.approx([-0.4] * 3)
 
 
-def test_pipelines_share_workers_and_micro_batches() -> None:
+def test_pipelines_take_turns_on_their_workers() -> None:
     two = AvgPipe(extra=0, pipelines=2)
-    assert two.table(2, 4).entries()[1] == ["F0.0", "F1.0", "B0.0", "B1.0", "F0.1", "F1.1", "B0.1", "B1.1"]
+    assert two.table(2, 4).entries()[0] == ["F0.0", "F0.1", "B0.0", "F1.0", "B0.1", "F1.1", "B1.0", "B1.1"]
+    assert [two.drains(4, m) for m in (4, 6, 8)] == [True, False, False]
     assert two.worker_weight_copies(2, 4) == (3, 3)
     assert not two.exact_semantics
 

@@ -151,9 +151,16 @@ def _fitted(names: Iterable[str], model: ModelSpec, workload: Workload, devices:
 
 def inexact(schedules: Iterable[str]) -> tuple[str, ...]:
     """A warning about each of these schedules that does not compute the exact gradient of a step."""
-    names = [name for name in dict.fromkeys(schedules) if not schedule_named(name).exact_semantics]
+    found = {name: schedule_named(name) for name in schedules}
     return tuple(
-        f"{name} is not exact: a step is not the gradient of its batch at one version of the weights" for name in names
+        f"{name} is not exact: "
+        + (
+            f"{one.chains} replicas train on samples of their own and are averaged behind each step"
+            if one.averages and one.chains > 1
+            else "a step is not the gradient of its batch at one version of the weights"
+        )
+        for name, one in found.items()
+        if not one.exact_semantics
     )
 
 

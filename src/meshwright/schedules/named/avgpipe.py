@@ -21,16 +21,18 @@ class AvgPipe(Schedule):
     advanced forward saves up to 2*c per step, not per micro-batch.
 
     `extra` = 0 is 1F1B, `extra` >= m runs all forwards first. Time (m + p - 1)*(f + b) with equal stages and
-    free transfers whatever `extra`; worker r keeps min(m, p - r + extra) activations of one pipeline. `pipelines`
-    replicas of the model share the workers: m counts the micro-batches of all, each worker runs a task of its list for
-    one replica after the other (how the replicas' tasks mix on a device is left to the hardware by the source; this is
-    a reconstruction). Behind each step, replica n moves by alpha towards a reference model that gathers the mean of all
-    updates, so the result is not one exact step of the global batch.
+    free transfers whatever `extra`; worker r keeps min(m, p - r + extra) activations. `pipelines` replicas of the model
+    share the workers: m counts the micro-batches of all, and replicas take turns, so that one fills the pipeline while
+    the one before it drains it (how their tasks mix on a device is left to the hardware by the source; this is a
+    reconstruction). Each replica waits for its own update alone, which is over when its next turn comes: with
+    m - m/pipelines >= p - 1 + extra nothing drains between steps, which take m*(f + b) then. Behind its step, replica n
+    moves by alpha towards a reference model that gathers the mean of all updates, so the result is not one exact step
+    of the global batch.
     Source: Chen et al., "Elastic Averaging for Efficient Pipelined DNN Training", PPoPP 2023.
     """
 
     extra: int = whole(1, "Forwards that run ahead of 1F1B.", low=0)
-    pipelines: int = whole(1, "Replicas of the model on the same workers, a divisor of m.")
+    pipelines: int = whole(1, "Replicas of the model on the same workers, a divisor of m.", tries=(2,))
 
     name = "avgpipe"
     only_chunks = 1
@@ -66,8 +68,12 @@ class AvgPipe(Schedule):
         return Placement.of_chains([range(p)] * self.pipelines)
 
     def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch of every pipeline repeats the one before."""
-        return self.pipelines
+        """Each micro-batch of one pipeline repeats the one before."""
+        return 1 if self.pipelines == 1 else None
+
+    def drains(self, p: int, m: int) -> bool:
+        """Whether a replica's next turn would come before its own backwards are over: m - m/n < p - 1 + extra."""
+        return self.pipelines == 1 or m - m // self.pipelines < p - 1 + self.extra
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found: list[Problem] = []
@@ -87,13 +93,9 @@ class AvgPipe(Schedule):
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         count = m // self.pipelines
-        warmup = np.minimum(p - 1 - np.arange(p) + self.extra, count).tolist()
+        warmup = np.minimum(p - 1 - np.arange(p) + self.extra, m).tolist()
         lists = [
-            [
-                Task(kind, replica * p + worker, unit)
-                for kind, unit in one_pipeline(count, warmup[worker])
-                for replica in range(self.pipelines)
-            ]
+            [Task(kind, unit // count * p + worker, unit % count) for kind, unit in one_pipeline(m, warmup[worker])]
             for worker in range(p)
         ]
         return table_of_lists(self.placement(p), (count,) * self.pipelines, lists)

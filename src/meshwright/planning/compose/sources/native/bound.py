@@ -107,7 +107,7 @@ def least_step_s(
     known = [schedule_named(name) for name in schedules or ()]
     whole = schedules is not None and not any(one.sections() > 1 or {Kind.W, Kind.I} & {*one.kinds} for one in known)
     ways = [layer_ways(model, workload, hardware, every, whole=whole) for hardware, _ in devices]
-    weights = WEIGHTS if all(one.flushes for one in known) else (0.0,)
+    weights = WEIGHTS if all(one.flushes and not one.averages for one in known) else (0.0,)
     least_s = cost_s[:, :kinds].copy()
     cost_s[:, :kinds] = np.maximum(least_s, [way.device_s.min(axis=0) for way in ways])
     number = np.array([count for _, count in devices], dtype=float)
