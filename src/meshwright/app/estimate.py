@@ -24,6 +24,7 @@ from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_pl
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
+from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
@@ -143,7 +144,10 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
     priced = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     only = ranked(job, priced)
     run = whole_run(job, priced)
-    warnings = (*warnings, *inexact(line.schedule.name for line in job.plan.pipelines if len(line.workers) > 1))
+    warnings = (
+        *warnings,
+        *inexact(schedule_of(line.schedule).token for line in job.plan.pipelines if len(line.workers) > 1),
+    )
     if job.plan.devices < job.cluster.devices:
         warnings = (*warnings, reason_text(idle_reason(job.plan.devices, job.cluster.devices, "plan")))
     return PlanSet(
