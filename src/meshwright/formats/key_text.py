@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -115,6 +116,7 @@ class KeyText:
         return f"{self.text[:at]}\n{chr(10).join(lines)} {self.said(value)}{self.text[at:]}"
 
 
+@lru_cache(32)  # the same text is asked for with each of its keys changed or not
 def key_text(name: str, text: str) -> KeyText | None:
     """A JSON or YAML file as a text that can be edited; None for others, YAML with anchors, JSON with comments.
 
@@ -132,11 +134,7 @@ def key_text(name: str, text: str) -> KeyText | None:
             return None  # with comments, or words without quotes
         return KeyText(text=text, entries=_json_entries(text), said=json.dumps, key=json.dumps, values=values)
     if suffix in (".yaml", ".yml"):
-        found = _yaml_entries(text)
-        if found is None:
-            return None
-        values = dict(leaves(importlib.import_module("yaml").safe_load(text)))
-        return KeyText(text=text, entries=found, said=yaml_value, key=str, values=values)
+        return _yaml_keys(text)
     return None
 
 
@@ -190,20 +188,38 @@ def _json_entries(text: str) -> dict[Path, Entry]:
     return found
 
 
-def _yaml_entries(text: str) -> dict[Path, Entry] | None:
+def _yaml_keys(text: str) -> KeyText | None:
     """Keys of YAML text that has been read without an error; None where a value stands in two places."""
     yaml = importlib.import_module("yaml")
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode) or _has_aliases(text):
+            return None
+        entries = _yaml_entries(text, root)  # before values are made, which moves merged keys
+        values = dict(leaves(loader.construct_document(root)))
+    finally:
+        loader.dispose()
+    return KeyText(text=text, entries=entries, said=yaml_value, key=str, values=values)
+
+
+def _has_aliases(text: str) -> bool:
+    if "*" not in text:
+        return False
+    yaml = importlib.import_module("yaml")
+    return any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader))
+
+
+def _yaml_entries(text: str, root: Any) -> dict[Path, Entry]:
+    """Keys of YAML text by its composed table."""
     found: dict[Path, Entry] = {}
-    if not isinstance(root, yaml.MappingNode) or any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-        return None
 
     def table(node: Any, path: Path) -> int:
         """Behind the last value of a table."""
         end = node.end_mark.index if node.flow_style else node.start_mark.index
         for key, value in node.value:
             own = (*path, str(key.value))
-            is_table = isinstance(value, yaml.MappingNode)
+            is_table = value.id == "mapping"
             last = table(value, own) if is_table else value.end_mark.index
             if not is_table:
                 last = value.start_mark.index + len(text[value.start_mark.index : last].rstrip())
