@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 NAME = re.compile(r"[A-Za-z_]\w*")
+_PLAIN = re.compile(r"[^ \t\n'\"\\$`]+")
 
 
-def word_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def word_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Words of a stretch, divided at blanks outside quotes and expansions."""
-    found = []
     at = start
     while at < end:
         if text[at] in " \t\n" or text.startswith("\\\n", at):
@@ -41,9 +42,9 @@ def word_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
             elif text[at] == "`":
                 at = max(text.find("`", at + 1, end), at) + 1
             else:
-                at += 1
-        found.append((first, min(at, end)))
-    return found
+                plain = _PLAIN.match(text, at, end)
+                at = plain.end() if plain is not None else at + 1
+        yield first, min(at, end)
 
 
 def assign(expander: Expander, node: Node, shell: Shell, *, flags: str = "") -> None:
@@ -97,7 +98,7 @@ def _assign_array(expander: Expander, name: str, start: int, end: int, *, append
         elif text[at] in " \t\n" or text.startswith("\\\n", at):
             at += 2 if text[at] == "\\" else 1
         else:
-            first, last = word_spans(text, at, end)[0] if text[at] not in "'\"" else (at, _word_end(text, at, end))
+            first, last = next(word_spans(text, at, end))
             match = re.match(r"\[([^\]]+)\]=", text[first:last])
             if match:
                 inner = expander.source.part(match[1], first)
@@ -109,10 +110,6 @@ def _assign_array(expander: Expander, name: str, start: int, end: int, *, append
                 entries += [(None, word) for word in expander.fields(first, last)]
             at = last
     shell.assign_array(name, entries, append=append)
-
-
-def _word_end(text: str, at: int, end: int) -> int:
-    return word_spans(text, at, end)[0][1]
 
 
 def declare(expander: Expander, node: Node, shell: Shell) -> None:
