@@ -124,7 +124,7 @@ def test_paged_states_leave_the_device_and_take_the_link_twice() -> None:
     assert update_s(paged) - update_s(here) == pytest.approx(moved_s, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["muon", "shampoo", "soap", "galore"])
+@pytest.mark.parametrize("name", ["muon", "shampoo", "soap", "galore", "kfac"])
 def test_updates_with_products_take_longer_than_adams(name: str) -> None:
     row = PlanRow(dp=8, gbs=8, sharding="z1")
     adam, other = (update_s(estimated(DENSE, row, one)) for one in ("adam", name))
@@ -148,6 +148,21 @@ def test_decompositions_of_shampoo_cost_what_their_flop_take_at_a_part_of_the_ra
     rate = DECOMPOSITION_SHARE * resolve_gpus("1xGB300").groups[0].device.peak("fp32")
     more_s = np.diff([update_s(estimated(DENSE, ALONE, f"shampoo:every={n}", gpus="1xGB300")) for n in (1000, 10)])
     assert flop / rate < float(more_s[0]) < 1.1 * flop / rate, "blocks of both tables come on top"
+
+
+@pytest.mark.parametrize("every", [1, 100, 1000])
+def test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step(every: int) -> None:
+    row = PlanRow(pp=4, gbs=16)
+    plain, filled, none = (
+        estimated(DENSE, row, f"{name}:every={n}", gpus="4xH100")
+        for name, n in (("kfac", every), ("pipefisher", every), ("kfac", 10**7))
+    )
+    bubble, aside = dict(plain.breakdown_s)["bubble"], plain.step_time_s - none.step_time_s
+    assert filled.step_time_s == pytest.approx(max(plain.step_time_s - bubble, none.step_time_s), rel=0.02)
+    assert (aside > bubble) == (every == 1), "all of what is done seldom fits"
+    # One stage has no bubble to fill.
+    alone = (estimated(DENSE, ALONE, f"{name}:every=20", gpus="1xGB300") for name in ("kfac", "pipefisher"))
+    assert len({found.step_time_s for found in alone}) == 1
 
 
 def test_tensor_ranks_of_muon_all_update_the_whole_matrix() -> None:

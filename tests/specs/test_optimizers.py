@@ -39,6 +39,7 @@ def flop(text: str, matrix: Matrix = WIDE) -> float:
         ("galore:rank=100", 8, 4 * 100 * (2 * 3000 + 1000)),
         ("shampoo", 8, 8 * ELEMENTS + 8 * (1000**2 + 3000**2)),
         ("shampoo:block=500", 8, 8 * ELEMENTS + 12 * 8 * 2 * 500**2),
+        ("kfac", 8, 8 * ELEMENTS + 8 * (1000**2 + 3000**2)),
         ("soap", 8, 8 * ELEMENTS + 8 * (1000**2 + 3000**2)),
         ("soap:largest=2000", 8, 8 * ELEMENTS + 8 * 1000**2),
     ],
@@ -69,6 +70,15 @@ def test_preconditioners_multiply_both_sides() -> None:
     assert flop("shampoo") == 4 * r * c * (r + c)
     assert flop("soap:every=4") == 8 * r * c * (r + c) + 2 * (r**3 + c**3) / 4
     assert float(optimizer_named("shampoo:every=10").decomposition_flop(WIDE)) == pytest.approx(0.9 * (r**3 + c**3))
+
+
+def test_kfac_multiplies_both_sides_and_takes_statistics_and_inverses_now_and_then() -> None:
+    r, c, tokens = 1000, 3000, 500
+    assert flop("kfac") == 2 * r * c * (r + c)
+    kind = optimizer_named("kfac:every=4")
+    aside = (*kind.statistics(WIDE, tokens), *kind.refresh(WIDE))
+    expected = 2 * tokens * (r**2 + c**2) + r**3 + c**3
+    assert sum(2.0 * p.times * p.m * p.n * p.k for p in aside) == expected / 4
 
 
 def test_galore_projects_into_a_low_rank_and_out_of_it() -> None:

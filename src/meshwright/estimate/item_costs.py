@@ -87,7 +87,7 @@ class ItemCosts:
     core_repeats: Float[np.ndarray, "rows items"]
     """How often it does."""
     dense_state_bytes: Float[np.ndarray, "rows items"]
-    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next seven."""
+    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next ten."""
     expert_state_bytes: Float[np.ndarray, "rows items"]
     dense_update_s: Float[np.ndarray, "rows items"]
     expert_update_s: Float[np.ndarray, "rows items"]
@@ -95,6 +95,9 @@ class ItemCosts:
     expert_weight_bytes: Float[np.ndarray, "rows items"]
     dense_payload: Float[np.ndarray, "rows items"]
     expert_payload: Float[np.ndarray, "rows items"]
+    statistics_s: Float[np.ndarray, "rows items"]
+    dense_refresh_s: Float[np.ndarray, "rows items"]
+    expert_refresh_s: Float[np.ndarray, "rows items"]
 
     @property
     def compute_s(self) -> Float[np.ndarray, "rows items"]:

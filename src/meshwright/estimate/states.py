@@ -47,6 +47,11 @@ class Extras:
     dense_payload: Rows
     """Bytes of compressed gradients that a rank sends at once."""
     expert_payload: Rows
+    statistics_s: Rows
+    """Statistics that the optimizer takes of a micro-batch."""
+    dense_refresh_s: Rows
+    """What of an update's work no update waits for, of all parameters on one rank."""
+    expert_refresh_s: Rows
 
     @classmethod
     def nothing(cls, rows: int) -> Extras:
@@ -69,7 +74,7 @@ class HeldParameters:
     """Of weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `Extras`; so the next seven."""
+    """Beyond what follows from the number of parameters, as `Extras`; so the next ten."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
@@ -77,6 +82,9 @@ class HeldParameters:
     expert_weight_bytes: Float[np.ndarray, "plans workers"]
     dense_payload: Float[np.ndarray, "plans workers"]
     expert_payload: Float[np.ndarray, "plans workers"]
+    statistics_s: Float[np.ndarray, "plans workers"]
+    dense_refresh_s: Float[np.ndarray, "plans workers"]
+    expert_refresh_s: Float[np.ndarray, "plans workers"]
 
 
 HELD = tuple(f.name for f in fields(HeldParameters))
@@ -277,10 +285,12 @@ def _matrices(
     kind, moment = workload.update, workload.precision.bytes_of("moments")
     if not workload.training or not kind.matrices or (edge and not kind.edges):
         return
-    count = local.groups if local.expert else 1.0
+    count = columns.local_experts(op.experts) if local.expert else 1.0
     whole_rows, width = full_width(op.inputs), full_width(op.outputs)
     bytes_: Array = np.zeros(columns.rows)
     seconds: Array = np.zeros(columns.rows)
+    statistics_s: Array = np.zeros(columns.rows)
+    refresh_s: Array = np.zeros(columns.rows)
     for units, size in op.outputs:
         share = units * size / width
         matrix = Matrix(rows=local.k, columns=local.n * share, whole_rows=whole_rows, whole_columns=float(units * size))
@@ -290,16 +300,23 @@ def _matrices(
         seconds = seconds + moved / hardware.achieved_memory_bytes_per_s
         for product in kind.products(matrix):
             seconds = seconds + product.times * count * _product_s(product, hardware, workload)
+        for product in kind.statistics(matrix, local.m):
+            statistics_s = statistics_s + product.times * local.groups * _product_s(product, hardware, workload)
+        for product in kind.refresh(matrix):
+            refresh_s = refresh_s + product.times * count * _product_s(product, hardware, workload)
         flop = count * np.asarray(kind.decomposition_flop(matrix))
         seconds = seconds + flop / (DECOMPOSITION_SHARE * hardware.scalar_flop_per_s)
         if kind.whole and not local.expert:
             seconds = seconds + _gather_s(matrix, columns, hardware)
+    found.statistics_s = found.statistics_s + statistics_s
     if local.expert:
         found.expert_state_bytes = found.expert_state_bytes + bytes_
         found.expert_update_s = found.expert_update_s + seconds
+        found.expert_refresh_s = found.expert_refresh_s + refresh_s
     else:
         found.dense_state_bytes = found.dense_state_bytes + bytes_
         found.dense_update_s = found.dense_update_s + seconds
+        found.dense_refresh_s = found.dense_refresh_s + refresh_s
 
 
 def _product_s(product: MatrixProduct, hardware: Hardware, workload: Workload) -> Array:

@@ -147,9 +147,10 @@ def step_of(pipelines: Sequence[RunPipeline], workers: Workers, workload: Worklo
     names = dict.fromkeys(name for columns in every for name in columns.parts_s)
     busy = beside([pipeline.busy for pipeline in pipelines])
     apart = [pipeline.without_s for pipeline in pipelines if pipeline.without_s is not None]
-    sync = sync_of_all(held, workers, workload)
+    end_s = beside([pipeline.end_s for pipeline in pipelines])
+    sync = _filled(sync_of_all(held, workers, workload), end_s, busy)
     step_time_s, breakdown = around(
-        beside([pipeline.end_s for pipeline in pipelines]),
+        end_s,
         beside(apart) if apart else None,
         busy,
         {n: beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
@@ -167,6 +168,17 @@ def step_of(pipelines: Sequence[RunPipeline], workers: Workers, workload: Worklo
         in_flight=beside([pipeline.in_flight for pipeline in pipelines]),
         recompute_flop=beside([c.recompute_flop for c in every]) @ workers.devices / workers.devices.sum(),
     )
+
+
+def _filled(
+    sync: StepSync, end_s: Float[np.ndarray, "plans workers"], busy: Float[np.ndarray, "plans workers"]
+) -> StepSync:
+    """What the optimizer does aside, where workers wait; the rest of it behind the step."""
+    if not np.any(sync.aside_s):
+        return sync
+    exposed_s = sync.gradients_s + sync.copies_s
+    idle_s = np.maximum((end_s + exposed_s).max(axis=1)[:, None] - busy - exposed_s, 0.0)
+    return replace(sync, optimizer_s=sync.optimizer_s + np.maximum(sync.aside_s - idle_s, 0.0), aside_s=0.0)
 
 
 def around(
@@ -260,6 +272,11 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
     if work.dense_update_s.any() or work.expert_update_s.any():
         more_s = shared_update_s(work.dense_update_s, work.expert_update_s, work.sharding)
         once = replace(once, optimizer_s=once.optimizer_s + more_s)
+    if work.statistics_s.any():
+        refresh_s = shared_update_s(work.dense_refresh_s, work.expert_refresh_s, work.sharding)
+        aside_s = work.statistics_s * work.micro_batches + refresh_s
+        fills = workload.update.fills
+        once = replace(once, **({"aside_s": aside_s} if fills else {"optimizer_s": once.optimizer_s + aside_s}))
     tensors_s = tensor_updates_s(work.dense_tensors, work.expert_tensors, work.sharding, hardware, workload)
     once = replace(once, optimizer_s=once.optimizer_s + tensors_s)
     if work.replicated_parameters.any():
@@ -274,6 +291,7 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
         gather_s=once.gather_s * work.updates,
         optimizer_s=once.optimizer_s * work.updates + _weight_passes_s(work, hardware, workload),
         offload_s=once.offload_s * work.updates,
+        aside_s=once.aside_s * work.updates,
     )
 
 

@@ -46,6 +46,8 @@ class StepSync:
     optimizer_s: Array
     offload_s: Array
     """Update on the host and new weights on their way back, beyond the next step where it is delayed."""
+    aside_s: Array | float = 0.0
+    """Work of the optimizer that is done where a worker waits in the step, as far as it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ OPTIMIZERS: dict[str, str] = {
     "muon": "muon:Muon",
     "shampoo": "shampoo:Shampoo",
     "soap": "soap:Soap",
+    "kfac": "kfac:Kfac",
+    "pipefisher": "kfac:PipeFisher",
     "galore": "galore:GaLore",
     "sgd": "sgd:Sgd",
     "sgd-momentum": "sgd:Momentum",

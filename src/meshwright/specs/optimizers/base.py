@@ -62,6 +62,8 @@ class Optimizer:
     """Whether matrices of layers have other states than `each_bytes` says, or products in their update."""
     edges: ClassVar[bool] = False
     """Whether it treats embedding and head as such matrices, too."""
+    fills: ClassVar[bool] = False
+    """Whether `statistics` and `refresh` run where the workers of a pipeline wait."""
     whole: ClassVar[bool] = False
     """Whether the update of a matrix needs all of it, so that tensor ranks and shards of it exchange theirs."""
 
@@ -91,6 +93,19 @@ class Optimizer:
 
     def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Matrix products of one update of one matrix."""
+        return ()
+
+    def statistics(self, matrix: Matrix, tokens: Column) -> tuple[MatrixProduct, ...]:
+        """Matrix products of one micro-batch, beside its forward and backward.
+
+        Args:
+            matrix: that takes part in them.
+            tokens: of the micro-batch that it has on the rank.
+        """
+        return ()
+
+    def refresh(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
+        """Work of a step of which no update waits for the result, as matrix products of as many FLOP."""
         return ()
 
     def decomposition_flop(self, matrix: Matrix) -> Column:
