@@ -44,13 +44,21 @@ OF_NUMBERS = (
     "models show llama-3.1-8b",
     "gpus show H100",
     "clusters show 16xH100,8xA100-80",
+    "doctor",
+    "calibrate --from-log steps.csv --model llama-3.1-8b --plan tp2.mbs1.gbs128 --gpus 8xH100 -o fitted.json",
 )
 """Of others that answer without devices."""
+OF_RUNS = (
+    "run mlp-tiny --plan pp2.dp2 --devices 4 --steps 2",
+    "verify mlp-tiny --plan pp2.dp2 --devices 4 --steps 2",
+)
+"""Of verbs that train; `profile` alone is left out: all that it says is measured."""
 PLANNED = "plan gpt2-xl --gpus 8xH100 --gbs 32 --seq 1024 --top 3 -o plans.json"
 MEASURED = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
+STEPS = "step,step_time_s\n1,6.5\n2,6.4\n3,6.6\n"
 STUDY = 'model = ["gpt2", "gpt2-xl"]\ngpus = ["4xH100", "8xH100"]\ngbs = 16\nseq = 1024\n'
 TIMING = re.compile(r'\n +"timing": \{(?:[^{}]|\{[^{}]*\})*\},?')
-"""How long the search took, which is the one thing that differs."""
+"""How long a search took or steps did, which is the one thing that differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ def answer(words: str, setting: Setting, folder: Path, plans: bytes = b"") -> di
     folder.mkdir()
     (folder / "study.toml").write_text(STUDY)
     (folder / "measured.csv").write_bytes(MEASURED.read_bytes())
+    (folder / "steps.csv").write_text(STEPS)
     if plans:
         (folder / "plans.json").write_bytes(plans)
     command = [sys.executable, "-m", "meshwright", *words.split(), "--json"]
@@ -129,7 +138,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [*QUESTIONS, *MORE, *OF_PLANS, *OF_NUMBERS])
+@pytest.mark.parametrize("words", [*QUESTIONS, *MORE, *OF_PLANS, *OF_NUMBERS, *OF_RUNS])
 def test_ten_processes_give_the_same_bytes(words: str, tmp_path: Path, plans: bytes) -> None:
     """Every combination of threads and cores at least twice, and a hash seed of its own each time."""
     settings = [Setting(hash_seed=n, threads=1 + n % 2, cores=1 + n // 2 % 2) for n in range(REPEATS)]
