@@ -30,7 +30,7 @@ def overlap_problems(
         if not any(getattr(layer.mlp, "shared_ffn_hidden", 0) for layer in model.kinds()):
             add(model.name, "the model has no shared experts", "use epov, which needs none")
         return found
-    if schedule.unpaired(p, m, v) is None:
+    if not schedule.problems(p, m, v) and schedule.unpaired(p, m, v) is None:
         why = f"{schedule.name} runs no forward together with a backward of another micro-batch"
         add(f"schedule {schedule.name} on pp {p}", why, "use vpp2 or more, pp 1, or schedule dualpipe")
     if strategy.recompute.kind in ("full", "grouped"):

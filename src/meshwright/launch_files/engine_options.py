@@ -24,12 +24,40 @@ _ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_fi
 _SWITCHES = ("", "true", "false", "1", "0")
 
 
-def missing_engine(launch: Launch) -> Iterator[Problem]:
+def missing_engine(launch: Launch, read: Callable[[str], str | None]) -> Iterator[Problem]:
     """Configurations that a program is started with and that were not found: what they say is in no option."""
     for name, path in engine_files(launch):
-        if name != OF_ACCELERATE:
+        if name != OF_ACCELERATE and not (name == _SHARDS and _table(read(path)) is not None):
             why = f"it says what is sharded and offloaded ({launch.place})"
             yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=f"--{name}")
+
+
+_SHARDS = "fsdp_config"
+"""The option of the trainer of transformers that names a JSON of how FSDP shards, or holds it."""
+
+
+def _table(text: str | None) -> dict[str, Any] | None:
+    """The keys of a JSON; None where it is none."""
+    try:
+        keys = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return keys if isinstance(keys, dict) else None
+
+
+def _of_shards(launch: Launch, read: Callable[[str], str | None]) -> dict[str, str]:
+    """What the trainer's JSON of FSDP says, as options of `accelerate launch` would.
+
+    Source: `fsdp_config` of TrainingArguments (transformers 4 and 5): names with or without `fsdp_` before them.
+    """
+    found: dict[str, str] = {}
+    for one, following in pairwise([*(word.text for word in launch.words), ""]):
+        flag, equals, value = one.partition("=")
+        if flag.removeprefix("--").replace("-", "_") == _SHARDS and flag.startswith("--"):
+            said = value if equals else following
+            for name, held in (_table(said if said.lstrip().startswith("{") else read(said)) or {}).items():
+                found[f"fsdp_{str(name).removeprefix('fsdp_')}"] = str(held).lower()
+    return found
 
 
 OF_ACCELERATE = "deepspeed_config_file"
@@ -132,7 +160,7 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
         return {LAUNCHER: json.dumps(made), ARGUMENTS: json.dumps(trainer)}
     if own.get("use_deepspeed", "false") != "false" or OF_ACCELERATE in own:
         return {**_by_deepspeed(launch, own, read), **arguments}
-    said = {**own, **_options(launch.words)}
+    said = {**own, **_of_shards(launch, read), **_options(launch.words)}
     if said.get("fsdp") in ("no", "false"):
         del said["fsdp"]
     fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
@@ -143,6 +171,7 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
         "fsdp_sharding_strategy": said.get("fsdp_sharding_strategy", strategy),
         "fsdp_offload_params": "offload" in fsdp or said.get("fsdp_offload_params", "") == "true",
         **({"fsdp_reshard_after_forward": False} if said.get("fsdp_reshard_after_forward") == "false" else {}),
+        **({"fsdp_activation_checkpointing": True} if said.get("fsdp_activation_checkpointing") == "true" else {}),
     }
     keys = {
         "compute_environment": "LOCAL_MACHINE",

@@ -17,7 +17,8 @@ from meshwright.launch_files.argument_files import with_argument_files
 from meshwright.launch_files.engine_options import LAUNCHER
 from meshwright.launch_files.named_files import NamedFiles
 from meshwright.launch_files.nemo_launcher import launcher_config
-from meshwright.launch_files.script_files import missing_configuration, started_with
+from meshwright.launch_files.program_words import missing_configuration
+from meshwright.launch_files.script_files import started_with
 from meshwright.launch_files.source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside
 from meshwright.launch_files.trainer_record import recorded
 from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
@@ -49,21 +50,28 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     # A file of options may hold the engine's keys, too.
     found = recorded(path.name, text) if path.suffix == ".json" else None
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
+    if found == "hydra":
+        _refuse_other(path, text)  # its names may be those of a part of another program's file
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
         found = _started_by(path, text, outside) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
-        from meshwright.launch_files.other_programs import of_another  # few files are such
-
-        if (other := of_another(path.name, text)) is not None:
-            raise InputError(other)
+        _refuse_other(path, text)
         why = "its text names none of the supported frameworks, or several"
         fix = f"add --from with one of {', '.join((*readers(), *TRAINERS, *SCRIPT_RECORDS))}"
         raise InputError(
             Problem(what=f"the framework of {path.name!r} is not recognised", why=why, fix=fix, field="source")
         )
     return found
+
+
+def _refuse_other(path: Path, text: str) -> None:
+    """Raise where a file is that of a program which is known and not read."""
+    from meshwright.launch_files.other_programs import of_another  # few files are such
+
+    if (other := of_another(path.name, text)) is not None:
+        raise InputError(other)
 
 
 _OF_OTHERS = re.compile(r"(?:^|[\s./])axolotl(?:\.cli\.| )train\b", re.MULTILINE)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.script import several_models
-from meshwright.formats.shell import Launch, Script
+from meshwright.formats.megatron.script import several_models, trains
+from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import Word
 
@@ -130,3 +130,38 @@ def of_several_models(launch: Launch) -> Iterator[Problem]:
     elif program:
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
+
+
+_SHIPPED = ("base.yml",)
+"""Configurations that a program comes with."""
+
+
+def missing_configs(launch: Launch) -> Iterator[str]:
+    """Configurations that a program is given and that are not here, but for the one that it comes with."""
+    for before, one in zip(("", *(word.text for word in launch.words)), launch.words, strict=False):
+        named = "=" not in one.text and CONFIG_NAME.fullmatch(one.text) and not _OF_A_TOKENIZER.match(before)
+        if named and one.text.rpartition("/")[2] not in _SHIPPED:
+            yield one.text
+
+
+_OF_A_TOKENIZER = re.compile(r"--(?:vocab|merge|tokenizer)")
+"""Options whose file holds tokens."""
+
+
+_BY_FILE = re.compile(r"(?:^|[/.])(?:axolotl(?:\.cli\.train)?|llamafactory-cli|automodel|run_train\.py)$")
+"""Programs whose file of keys would be read."""
+
+
+def missing_configuration(script: Script, read: Callable[[str], str | None]) -> Problem | None:
+    """The configuration that the last training of a script is started with, where that is not here.
+
+    Args:
+        script: as bash means it.
+        read: the text of a file beside the script, None where there is none.
+    """
+    training = [launch for launch in launches(script.commands) if trains(launch) and _BY_FILE.search(launch.program)]
+    for launch in reversed(training):
+        paths = list(missing_configs(launch))
+        if paths:
+            return not_here(paths[0], launch) if all(read(path) is None for path in paths) else None
+    return None

@@ -30,6 +30,7 @@ from meshwright.launch_files.engine_options import (
 from meshwright.launch_files.own_options import OWN_MODELS
 from meshwright.launch_files.program_words import (
     CONFIG_NAME,
+    missing_configs,
     missing_file,
     not_here,
     of_other_heads,
@@ -47,7 +48,6 @@ _OPTIONS = (ARGUMENTS, LAUNCHER, overrides.FILE)
 """Files that stand for words of the command."""
 BARE = "defaults.yml"
 """Stands for the configuration of a target's own program that is started without one, or with the one it comes with."""
-_SHIPPED = ("base.yml",)
 
 
 def read_through(script: Script, target: Target, devices: int | None, read: Callable[[str], str | None]) -> LaunchFile:
@@ -175,7 +175,9 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         for why, place in script.broken[:4]
     ]
     if not found and target.name == "accelerate":
-        found = [_by_options(launch, read) for launch in launches(script.commands) if is_trainer(launch)]
+        found = [
+            _by_options(launch, script.with_own(read)) for launch in launches(script.commands) if is_trainer(launch)
+        ]
     if not found and others:
         return StartedWith(files={BARE: "{}"}, problems=(*problems, no_training(others[-1])))
     if not found:
@@ -222,7 +224,7 @@ class _Start:
 def _by_options(launch: Launch, read: Callable[[str], str | None]) -> _Start:
     """A training whose options alone say what shards."""
     asked = (*read_trainer_options(launch).questions, *unknown_engine(launch))
-    return _Start(launch, by_options(launch, read), asked, (*missing_engine(launch), *engine_of_its_own(launch)))
+    return _Start(launch, by_options(launch, read), asked, (*missing_engine(launch, read), *engine_of_its_own(launch)))
 
 
 def _as_read(target: Target, found: Sequence[_Start], at: int) -> str:
@@ -308,37 +310,6 @@ def _unknown_keys(launch: Launch) -> Iterator[Problem]:
             return
 
 
-def _missing_configs(launch: Launch) -> Iterator[str]:
-    """Configurations that a program is given and that are not here, but for the one that it comes with."""
-    for before, one in zip(("", *(word.text for word in launch.words)), launch.words, strict=False):
-        named = "=" not in one.text and CONFIG_NAME.fullmatch(one.text) and not _OF_A_TOKENIZER.match(before)
-        if named and one.text.rpartition("/")[2] not in _SHIPPED:
-            yield one.text
-
-
-_OF_A_TOKENIZER = re.compile(r"--(?:vocab|merge|tokenizer)")
-"""Options whose file holds tokens."""
-
-
-_BY_FILE = re.compile(r"(?:^|[/.])(?:axolotl(?:\.cli\.train)?|llamafactory-cli|automodel|run_train\.py)$")
-"""Programs whose file of keys would be read."""
-
-
-def missing_configuration(script: Script, read: Callable[[str], str | None]) -> Problem | None:
-    """The configuration that the last training of a script is started with, where that is not here.
-
-    Args:
-        script: as bash means it.
-        read: the text of a file beside the script, None where there is none.
-    """
-    training = [launch for launch in launches(script.commands) if trains(launch) and _BY_FILE.search(launch.program)]
-    for launch in reversed(training):
-        paths = list(_missing_configs(launch))
-        if paths:
-            return not_here(paths[0], launch) if all(read(path) is None for path in paths) else None
-    return None
-
-
 def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
     """Keys that the plan needs and whose values on the command line nobody can know."""
     words = json.loads(found.files.get(overrides.FILE, "{}"))
@@ -394,7 +365,7 @@ def _files(
             there = ((path, read(path)) for path in own or ())
             files = next(({path.rpartition("/")[2]: text} for path, text in there if text is not None), {})
         if not files:
-            missing = [*_missing_configs(launch), *(own or ())[:1]]
+            missing = [*missing_configs(launch), *(own or ())[:1]]
             questions += [not_here(path, launch) for path in missing]
             files[BARE] = "{}"
         around = engine_of(launch, target, read)

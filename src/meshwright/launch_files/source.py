@@ -179,7 +179,7 @@ class LaunchSource:
             by_engine = started_with(self._script(command), engine, self.near).files
             read = (replace(self, target=engine) if by_engine else self)._as_script(command)
             asked = engine_open(text, over)
-            return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
+            return replace(read, row=None, questions=(*read.questions, *asked)) if asked else read
         if self.record == SWIFT:
             return self._as_script(command_recorded(text, self.outside.settings, SWIFT, self.name))
         if self.record == "hydra" and self.is_bash:

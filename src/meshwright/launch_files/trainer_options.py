@@ -248,7 +248,7 @@ class _Collected:
 
     def _known(self, flag: str, name: str, texts: list[str], unknown: Unknown | None, own: Sequence[Word]) -> None:
         self.opened.pop(name, None)
-        if unknown is not None and name in (*MODELS, *OWN_MODELS) and (last := _last_part(own[0])):
+        if unknown is not None and name in (*MODELS, *OWN_MODELS) and (last := own[0].last_part):
             self.values[name] = last
         elif unknown is not None:
             self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
@@ -380,17 +380,6 @@ def _batch_asked(own: Mapping[str, str], values: Mapping[str, object]) -> Iterat
         shown = {BATCH[0]: f"{BATCH[0]}={next(iter(own.values()))}", BATCH[1]: f"{BATCH[1]}=1"}
         fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
         yield Problem(what=what, why=why, fix=fix, field=next(iter(own)))
-
-
-def _last_part(path: Word) -> str:
-    """The end of a path, a model's own name, where only the folders before it are not known."""
-    known = path.text.rpartition("/")[2]
-    behind = ""
-    for piece in reversed(path.pieces):
-        if piece.unknown is not None:
-            return known if "/" in behind else ""
-        behind = piece.text + behind
-    return known
 
 
 def _value(text: str) -> object:

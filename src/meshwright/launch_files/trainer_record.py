@@ -161,16 +161,26 @@ def _start(keys: Mapping[str, Any], record: str) -> str:
     return f"{f'NPROC_PER_NODE={world} ' if type(world) is int and world > 1 else ''}swift sft"
 
 
-def engine_open(text: str, over: Mapping[str, str]) -> Problem | None:
-    """Asks what shards the weights, which the configuration of Accelerate says that is given beside such a file."""
+def engine_open(text: str, over: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Asks what shards the weights and the format of products, which the configuration of Accelerate beside it says."""
     keys = parsed(text, "JSON" if text.lstrip().startswith("{") else "YAML", "file of a trainer's options")
     assert isinstance(keys, dict)
-    said = [name for name in _ENGINES if name in over or keys.get(name) not in (None, "", [], False)]
-    if said:
-        return None
-    why = "the configuration of Accelerate that the trainer is started with says it, and is not in this file"
-    fix = "give --set fsdp=full_shard, --set deepspeed=ds_config.json, or --set fsdp=no where every GPU holds all of it"
-    return Problem(what="what shards the model is not known", why=why, fix=fix, field="fsdp")
+    said = {*over, *(name for name, value in keys.items() if value not in (None, "", [], False))}
+    found = []
+    if not said & {*_ENGINES}:
+        why = "the configuration of Accelerate that the trainer is started with says it, and is not in this file"
+        fix = (
+            "give --set fsdp=full_shard, --set deepspeed=ds_config.json, or --set fsdp=no for whole copies on every GPU"
+        )
+        found.append(Problem(what="what shards the model is not known", why=why, fix=fix, field="fsdp"))
+    if "deepspeed" not in said and not any(name in over or name in keys for name in _FORMATS):
+        why = "the file has neither bf16 nor fp16: Accelerate's configuration says it, and some trainers take bf16"
+        fix = "give --set bf16=true, --set fp16=true, or --set bf16=false for fp32"
+        found.append(Problem(what="the format of products is not known", why=why, fix=fix, field="bf16"))
+    return tuple(found)
+
+
+_FORMATS = ("bf16", "fp16", "mixed_precision")
 
 
 def _refused(keys: Mapping[str, object]) -> Iterator[Problem]:

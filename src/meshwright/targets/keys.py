@@ -8,6 +8,7 @@ open table.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +40,13 @@ _SWITCHES = {
     **dict.fromkeys(("false", "no", "off", "n", "f", "0", "none", "null", "auto", ""), False),
 }
 """Text that programs take for true or false; `auto` is left to who asks for what else it may be."""
+
+
+_DEGREE = re.compile(
+    r"(?:tensor|context|sequence|pipeline|expert|model|ulysses|ring)(?:_model)?_parallel(?:ism)?_(?:size|degree)$"
+    r"|^(?:tp|pp|cp|ep|sp)_(?:size|degree)$"
+)
+"""Names of keys whose number cuts a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +267,18 @@ class KeyReader:
             multiple=self.multiple,
             said=self.said(),
             unpriced=self.unpriced(),
-            problems=tuple(self.problems),
+            problems=(*self.problems, *self._cuts()),
             **more,
         )
+
+    def _cuts(self) -> Iterator[Problem]:
+        """Degrees, by their names, that nothing was read from."""
+        known = {problem.field for problem in self.problems}
+        for path, value in leaves(self.keys):
+            degree = isinstance(value, int) and not isinstance(value, bool) and value > 1
+            if degree and path not in self.asked | known and _DEGREE.search(path.rpartition(".")[2]):
+                why, fix = "it splits the job, and is not read beside the other keys", "leave it out to check the rest"
+                yield Problem(what=f"{path[:80]} is {value}", why=why, fix=fix, field=path)
 
     def refuse(self, path: str, value: object, why: str, fix: str = "") -> None:
         """Note a value that a plan cannot hold, or that is wrong; once for each key."""

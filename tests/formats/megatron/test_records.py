@@ -105,6 +105,7 @@ model:
   attention_dropout: 0.0
   normalization: rmsnorm
   bias: false
+  qkv_bias: true
   activation: fast-swiglu
   share_embeddings_and_output_weights: false
   position_embedding_type: rope
@@ -124,7 +125,7 @@ def test_the_model_of_a_nemo_config_is_that_of_its_own_defaults_and_words() -> N
         "ffn_hidden": 3072,
         "gated": True,
         "norm": "rmsnorm",
-        "biases": (False, False, False),
+        "biases": (True, False, False),
         "dropout": False,
         "max_positions": 4096,
     }

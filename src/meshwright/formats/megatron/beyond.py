@@ -44,7 +44,7 @@ _WHY = {
 _USUAL = {
     "--spec": (
         *("mamba_stack_spec", "get_gpt_layer_local_spec", "get_gpt_layer_with_transformer_engine_spec", "local"),
-        "qwen3_spec",  # of MindSpeed-LLM: the usual layer with norms of queries and keys
+        *("qwen3_spec", "deepseek_spec"),  # of MindSpeed-LLM: usual layers, with norms of queries and keys or latents
     ),
     "--tensor-parallel-num-weight-shards": ("1",),
     "--expert-tensor-parallel-num-weight-shards": ("1",),

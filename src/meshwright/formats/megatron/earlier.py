@@ -37,6 +37,83 @@ def _gone(why: str, *, takes: bool = False) -> Earlier:
     return Earlier(meaning=why, takes=takes)
 
 
+def _own(name: str, meaning: str, *, takes: bool = True) -> Earlier:
+    """An option that is kept under its own name, for who reads the fork."""
+    return Earlier(meaning=f"of MindSpeed, {meaning}", gives=((name, None if takes else ""),), takes=takes)
+
+
+MINDSPEED = {
+    **dict.fromkeys(
+        (
+            *("--use-fused-rmsnorm", "--use-fused-swiglu", "--use-fused-rotary-pos-emb", "--lora-fusion"),
+            *("--use-fused-moe-token-permute-and-unpermute", "--gemm-gradient-accumulation-fusion", "--mla-mm-split"),
+            *("--use-fused-mlp", "--use-fused-ring-attention-update"),
+        ),
+        _gone("of MindSpeed, a kernel that does at once what others do in turn"),
+    ),
+    **dict.fromkeys(
+        (
+            *("--tokenizer-not-use-fast", "--is-instruction-dataset", "--use-deter-comp", "--no-shared-storage"),
+            *("--norm-topk-prob", "--seq-aux", "--router-gating-in-fp32", "--mtp-mem-efficient-logits"),
+            *("--mla-fa-without-pad", "--jit-compile"),
+        ),
+        _gone("of MindSpeed, without effect on a plan"),
+    ),
+    **dict.fromkeys(
+        (
+            *("--tokenizer-name-or-path", "--prompt-type", "--lora-alpha", "--rope-scaling-beta-fast"),
+            *("--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim"),
+            *("--rope-scaling-original-max-position-embeddings", "--swap-optimizer-times", "--lora-load"),
+        ),
+        _gone("of MindSpeed, without effect on a plan", takes=True),
+    ),
+    **dict.fromkeys(
+        ("--variable-seq-lengths", "--no-pad-to-seq-lengths"),
+        _gone("of MindSpeed, shorter batches where samples are: those of full length are planned"),
+    ),
+    **dict.fromkeys(
+        ("--moe-permutation-async-comm", "--moe-alltoall-overlap-comm"),
+        _gone("of MindSpeed, exchanges of tokens beside other work, which is priced without"),
+    ),
+    "--context-parallel-algo": Earlier(
+        meaning="of MindSpeed, today's --cp-comm-type",
+        gives=(("--cp-comm-type", None),),
+        takes=True,
+        values=(("ulysses_cp_algo", "a2a"), ("megatron_cp_algo", "p2p")),
+    ),
+    "--multi-head-latent-attention": Earlier(
+        meaning="of MindSpeed, today's --multi-latent-attention", gives=(("--multi-latent-attention", ""),)
+    ),
+    "--rope-scaling-type": Earlier(
+        meaning="of MindSpeed, today's --rope-type", gives=(("--rope-type", None),), takes=True
+    ),
+    "--moe-fb-overlap": _own("--moe-fb-overlap", "exchanges of tokens beside another micro-batch", takes=False),
+    "--shared-expert-gate": Earlier(
+        meaning="of MindSpeed, today's --moe-shared-expert-gate", gives=(("--moe-shared-expert-gate", ""),)
+    ),
+    **{
+        f"--{own}": Earlier(meaning=f"of MindSpeed, today's --{name}", gives=((f"--{name}", None),), takes=True)
+        for own, name in (
+            ("qk-rope-head-dim", "qk-pos-emb-head-dim"),
+            ("qk-nope-head-dim", "qk-head-dim"),
+            ("moe-intermediate-size", "moe-ffn-hidden-size"),
+            ("n-group", "moe-router-num-groups"),
+            ("topk-group", "moe-router-group-topk"),
+            ("routed-scaling-factor", "moe-router-topk-scaling-factor"),
+        )
+    },
+    "--first-k-dense-replace": _own("--first-k-dense-replace", "layers before those with experts"),
+    "--n-shared-experts": _own("--n-shared-experts", "experts of every token, each as wide as the others"),
+    "--moe-tp-extend-ep": _own("--moe-tp-extend-ep", "experts spread over tensor ranks too", takes=False),
+    "--noop-layers": _own("--noop-layers", "layers that pass on what they get"),
+    "--schedules-method": _own("--schedules-method", "the schedule of the pipeline"),
+    "--swap-optimizer": _own("--swap-optimizer", "states of the optimizer in the host's memory", takes=False),
+    "--lora-r": _own("--lora-r", "the rank of adapters"),
+    "--stage": _gone("of MindSpeed, what samples are: one pass over each sequence", takes=True),
+}
+"""Options of MindSpeed-LLM alone; `mindspeed.py` reads those that are kept under their own name."""
+
+
 EXPERTS_OVER_DATA = "--moe-expert-model-parallelism"
 EARLIER = {
     "--checkpoint-activations": Earlier(meaning="full recompute, today's --recompute-granularity full", gives=_FULL),
@@ -130,16 +207,6 @@ EARLIER = {
         gives=(("--is-hybrid-model", ""),),
         takes=True,
     ),
-    **dict.fromkeys(
-        ("--use-fused-rmsnorm", "--use-fused-swiglu", "--use-fused-rotary-pos-emb"),
-        _gone("of MindSpeed, a kernel that does at once what others do in turn"),
-    ),
-    "--tokenizer-not-use-fast": _gone("of MindSpeed, without effect on a plan"),
-    "--context-parallel-algo": Earlier(
-        meaning="of MindSpeed, today's --cp-comm-type",
-        gives=(("--cp-comm-type", None),),
-        takes=True,
-        values=(("ulysses_cp_algo", "a2a"), ("megatron_cp_algo", "p2p")),
-    ),
+    **MINDSPEED,
     "--use-mpi": _gone("of forks, whose processes MPI starts"),
 }

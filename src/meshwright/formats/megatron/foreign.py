@@ -12,8 +12,11 @@ from meshwright.formats.megatron.options import known_options
 if TYPE_CHECKING:
     from meshwright.formats.megatron.options import Values
 
-MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
-"""Entry points of Megatron-LM itself: they add no options that its parser does not have."""
+MEGATRON_PROGRAMS = (
+    *("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py"),
+    "posttrain_gpt.py",  # of MindSpeed-LLM
+)
+"""Entry points of Megatron-LM and its forks: they add no options that the parser does not have."""
 
 
 def of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
@@ -54,11 +57,12 @@ _SPLITS = re.compile(
 _OF_A_PLAN = re.compile(
     rf"{_SPLITS.pattern}|schedul|recompute|activation|shard|zero|split|chunk|overlap|expert|moe|atten|attn|fp8|fp4|quant"
     "|precision|dtype|layer|hidden|head|batch|seq|length|pack|optim|fsdp|lora|adapter|freez|mask|norm|rope|rotary|embed"
-    "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab"
+    "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab|dense|group|router|gating|1f1b|mtp|mla|topk|top-k"
+    "|memory|swap|capacity|window"
 )
 """Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
 _OF_DATA = re.compile(
-    r"-paths?$|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
+    r"-paths?$|^--wandb-|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
 )
 """Options that say where samples are and who loads them."""
 

@@ -51,6 +51,9 @@ _NUMBERS = (
     "position_embedding_type",
     "moe_router_topk",
     "moe_token_dispatcher_type",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "expert_tensor_parallel_size",
 )
 """Keys with a value that are options of the same name."""
 _RENAMED = {
@@ -66,6 +69,7 @@ _RENAMED = {
 _SWITCHES = {
     "sequence_parallel": "--sequence-parallel",
     "qk_layernorm": "--qk-layernorm",
+    "qkv_bias": "--add-qkv-bias",
     "fp32_residual_connection": "--fp32-residual-connection",
     "scale_positional_embedding": "--use-rope-scaling",
     "moe_grouped_gemm": "--moe-grouped-gemm",

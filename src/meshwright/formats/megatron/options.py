@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -127,8 +127,13 @@ def read_options(words: Sequence[str | Word]) -> Values:
         strays=tuple(reader.strays),
         unknown=tuple(reader.unknown),
         foreign=reader.foreign,
-        notes=tuple(dict.fromkeys(reader.notes)),
+        notes=tuple(dict.fromkeys(reader.notes + _together(reader.renamed))),
     )
+
+
+def _together(renamed: Mapping[str, Mapping[str, None]]) -> list[str]:
+    """One sentence for all options that were taken for the same."""
+    return [f"{', '.join(flags)} {'is' if len(flags) == 1 else 'are'} {meaning}" for meaning, flags in renamed.items()]
 
 
 class _Reader:
@@ -144,7 +149,8 @@ class _Reader:
         self.unknown: list[Problem] = []
         self.foreign: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
-        self.last = ""
+        self.renamed: dict[str, dict[str, None]] = {}
+        self.last, self.held = "", tuple[str, ...]()
         self.of_deepspeed = any(one.text == "--deepspeed" for one in words)
 
     def run(self) -> None:
@@ -194,11 +200,12 @@ class _Reader:
             # Megatron-DeepSpeed writes its choices in lower case.
             cased = {choice.lower(): choice for choice in option.choices}
             found = [cased.get(value, value) for value in found] if self.of_deepspeed else found
-            if (name, *found) == ("--position-embedding-type", "rotary") and not self.of_deepspeed:
-                found = ["rope"]
-                self.notes.append("--position-embedding-type rotary is rope by its name of forks")
+            said = _OF_OTHERS.get((name, "".join(found)))
+            if said is not None and not self.of_deepspeed:
+                self.notes.append(f"{name} {found[0]} is {said[0]} {said[1]}")
+                found = [said[0]]
             self.problems += _value_problems(flag, option, found)
-            self.given[name] = tuple(found)
+            self.given[name] = self.held = tuple(found)
 
     def beyond(self, here: Word) -> None:
         """Words behind all that the last option takes: the rest of a value that is not quoted, or nobody's."""
@@ -208,7 +215,7 @@ class _Reader:
                 break
             words.append(self.words[self.at].text)
             self.at += 1
-        text, held = " ".join(words), self.given.get(self.last, ())
+        text, held = " ".join(words), self.held
         if held and held[-1].lower() in _PLACEHOLDERS:
             self.notes.append(f"{self.last} holds what its author left to fill in: {' '.join([*held, text])[:80]!r}")
             return
@@ -245,15 +252,15 @@ class _Reader:
     def earlier(self, flag: str, attached: str | None, here: Word) -> None:
         """An option that the newest release calls otherwise, or no longer has."""
         old = EARLIER[flag]
-        self.last = ""
         values = [attached] if attached is not None else []
         hidden = None
         if attached is None:
             for value in self.values(1 if old.takes else 0):
                 values.append(value.text)
                 hidden = value.unknown
+        self.last, self.held = flag, tuple(values)
         values = [dict(old.values).get(value, value) for value in values]
-        self.notes.append(f"{flag} is {old.meaning}")
+        self.renamed.setdefault(old.meaning, {})[flag] = None
         for name, fixed in old.gives:
             if name in self.given:
                 continue
@@ -284,6 +291,12 @@ def _unknown(flag: str) -> Problem:
 
 _PLACEHOLDERS = ("your", "<your", "[your", "path/to/your", "/path/to/your")
 """First words of what stands in a published script until its user says a path of his own."""
+_OF_OTHERS = {
+    ("--position-embedding-type", "rotary"): ("rope", "by its name of forks"),
+    ("--moe-token-dispatcher-type", "alltoall_seq"): ("alltoall", "by its name of releases before 2025"),
+    ("--moe-router-load-balancing-type", "noaux_tc"): ("none", "by its name of MindSpeed"),
+}
+"""Values by another name, each with today's and whose name it is."""
 _OF_FORKS = ("--tokenizer-type", "--lr-decay-style", "--dataloader-type")
 """Options whose values forks add to: they change no plan, and the vocabulary is asked for where nothing says it."""
 

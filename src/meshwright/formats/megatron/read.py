@@ -133,9 +133,18 @@ def _told(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str
         from meshwright.formats.megatron.deepspeed import as_megatron, wrong_of  # few scripts start it
 
         wrong, notes = [*wrong_of(values)], [*as_megatron(values)]
+    elif _of_mindspeed(values, found.program):
+        from meshwright.formats.megatron import mindspeed  # few scripts start it
+
+        wrong, notes = [*wrong, *mindspeed.wrong_of(values)], [*mindspeed.as_megatron(values)]
     own, foreign = of_the_program(found.program, values)
     wrong += [*own, *beyond_options(values)]
     return wrong, [*notes, *values.notes, *foreign, *_of_earlier_attention(found.words)]
+
+
+def _of_mindspeed(values: Values, program: str) -> bool:
+    """Whether MindSpeed-LLM is started: a program that it alone has, or options."""
+    return program.endswith("posttrain_gpt.py") or any(" of MindSpeed, " in note for note in values.notes)
 
 
 def _facts(values: Values, program: str, notes: list[str]) -> tuple[dict[str, Any], list[Problem]]:
@@ -261,6 +270,10 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
             found[name] = values.whole(f"--num-layers-at-{side}-in-bf16", 1) or None
     unfused = values.text("--attention-backend") in ("unfused", "local")
     found["attention_kernel"] = "materialised" if unfused else "flash"
+    if "--lora-r" in values.given:
+        from meshwright.formats.megatron.mindspeed import adapters  # few scripts train them
+
+        found["lora"] = adapters(values)
     return found
 
 

@@ -43,6 +43,10 @@ _WHOLE = ("rotary_base",)
 _OF_A_PLAN = ("micro_batch_size", "tensor_model_parallel_size", "num_layers", "global_batch_size")
 
 
+_ROLE = re.compile(r"(?:^|[._])(rollout|generation|actor|critic|reward|teacher|ref)(?=[._])")
+"""Names of tables that hold one of the models of reinforcement learning and distillation."""
+
+
 def record_of(name: str, text: str) -> str | None:
     """Which record a file is, by its name and text; None where it is none of them.
 
@@ -199,7 +203,7 @@ def _table(text: str, kind: str) -> dict[str, object]:
     found: dict[str, object] = {}
     count = 0
 
-    def walk(node: object, depth: int) -> None:
+    def walk(node: object, depth: int, above: str) -> None:
         nonlocal count
         if not isinstance(node, dict):
             return
@@ -211,11 +215,15 @@ def _table(text: str, kind: str) -> dict[str, object]:
             if isinstance(value, dict) and set(value) <= {"value", "desc"} and "value" in value:
                 value = value["value"]
             if isinstance(value, dict):
-                walk(value, depth + 1)
+                walk(value, depth + 1, f"{above}{key}.")
+            elif key in _OF_A_PLAN and (role := _ROLE.search(above)) is not None:
+                why = f"{above}{key} is of one of several models ({role[1]}): no plan here prices them together"
+                fix = "check a file of SFT or pretraining"
+                raise InputError(what="the file trains a policy with others around it", why=why, fix=fix, code="MW231")
             else:
                 found.setdefault(str(key), value)
 
-    walk(data, 0)
+    walk(data, 0, "")
     return found
 
 

@@ -98,7 +98,7 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
         shard_group=group,
         mbs=mbs,
         gbs=gbs,
-        schedule="zb-h1" if values.has("--enable-zbh1-pipeline") else default_schedule(vpp),
+        schedule=_schedule(values, vpp),
         recompute=recompute,
         recompute_layers=count,
         recompute_modules=_modules(values) if recompute == "sel" else ("core_attn",),
@@ -124,7 +124,18 @@ def _exchange(values: Values, ep: int) -> tuple[str, ExpertOverlap]:
 
 def _vpp(values: Values, pp: int) -> int:
     """Chunks a worker; where only layers per chunk are said, the layout says them."""
+    if values.text(_OF_MINDSPEED) == "dualpipev":
+        return 2
     return max(1, values.whole("--num-virtual-stages-per-pipeline-rank", 1))
+
+
+_OF_MINDSPEED = "--schedules-method"
+
+
+def _schedule(values: Values, vpp: int) -> str:
+    if values.has("--enable-zbh1-pipeline"):
+        return "zb-h1"
+    return values.text(_OF_MINDSPEED) or default_schedule(vpp)
 
 
 def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[str, int], ...]:

@@ -176,6 +176,8 @@ _TASKS_OF_ENCODERS = frozenset(("MNLI", "QQP", "QNLI", "MRPC", "RACE", "COLA", "
 """Values of --task of `tasks/main.py` that classify with BERT."""
 _TASKS_OF_RETRIEVERS = ("RET-", "RETRIEVER", "ICT-")
 """Beginnings of those that look passages up."""
+_ONE_PASS = ("sft", "pt", "pretrain")
+"""Values of --stage of MindSpeed-LLM that train one model on one pass over each sequence."""
 _OF_ROLLOUTS = ("--rollout-", "--num-rollout", "--n-samples-per-prompt")
 
 
@@ -188,6 +190,15 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
         yield Problem(
             what=f"{launch.program.rpartition('/')[2]} trains {_OTHER_MODELS['rl']}",
             why=f"its batches come from a second program that generates them ({rollout.partition('=')[0]})",
+            fix="check a script of SFT or pretraining",
+            field="source",
+        )
+        return
+    stage = next((after.text for before, after in pairwise(launch.words) if before.text == "--stage"), "sft")
+    if stem.startswith(("posttrain", "ray_")) and stage not in _ONE_PASS:
+        yield Problem(
+            what=f"{launch.program.rpartition('/')[2]} trains by {stage}",
+            why="it trains on pairs or rewards: a second model, or another head, runs beside the one that is trained",
             fix="check a script of SFT or pretraining",
             field="source",
         )

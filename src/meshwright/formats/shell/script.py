@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem
 from meshwright.formats.shell.calls import slurm_variables
@@ -13,7 +13,7 @@ from meshwright.formats.shell.launch import launches
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import ScriptCommand, ScriptState, Shell, TooMuch
-from meshwright.formats.shell.values import ScriptLine, Value, literal
+from meshwright.formats.shell.values import ScriptLine, Value, Word, known_text, literal, unknown_of
 
 MAX_TEXT = 2_000_000
 """Letters of a script; launch scripts have thousands."""
@@ -36,6 +36,15 @@ class Script:
     """Where it exits with an error."""
     job: str = ""
     """Which of its jobs is asked for, by number or name; empty where nobody says."""
+
+    def with_own(self, read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+        """The text of a file that it writes, where all of that is known; else of one beside it."""
+
+        def text(path: str) -> str | None:
+            written = self.files.get(path.rpartition("/")[2])
+            return read(path) if written is None or unknown_of(written) is not None else known_text(written)
+
+        return text
 
     def stopped(self) -> Problem | None:
         """That it exits with an error before it starts a program; None where it does not."""
@@ -87,13 +96,28 @@ def read_script(
         except RecursionError:
             record.break_off("it is nested too deeply", start)
     return Script(
-        commands=tuple(record.commands),
+        commands=tuple(_with_own_files(record.commands, record.files)),
         assumed=dict(record.assumed),
         missing=tuple(dict.fromkeys(record.missing)),
         broken=tuple(record.broken),
         files=dict(record.files),
         failed_at=failed_at,
     )
+
+
+def _with_own_files(commands: Sequence[ScriptCommand], files: Mapping[str, Value]) -> Iterator[ScriptCommand]:
+    """Commands that name files which the script writes by these names alone, where nobody knows their folders."""
+    for command in commands:
+        words = tuple(_own_file(word, files) for word in command.words)
+        yield command if words == command.words else replace(command, words=words)
+
+
+def _own_file(word: Word, files: Mapping[str, Value]) -> Word:
+    if word.unknown is None or word.last_part not in files:
+        return word
+    flag, equals, _ = word.text.partition("=")
+    option = f"{flag}=" if equals and flag.startswith("-") else ""
+    return Word(literal(option + word.last_part, word.place or ScriptLine("", 0)))
 
 
 _TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*$)", re.MULTILINE)

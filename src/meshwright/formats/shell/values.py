@@ -104,6 +104,17 @@ class Word:
         return unknown_of(self.pieces)
 
     @property
+    def last_part(self) -> str:
+        """The end of a path, a file's or a model's own name, where only the folders before it are not known."""
+        known = self.text.rpartition("/")[2]
+        behind = ""
+        for piece in reversed(self.pieces):
+            if piece.unknown is not None:
+                return known if "/" in behind else ""
+            behind = piece.text + behind
+        return known
+
+    @property
     def place(self) -> ScriptLine | None:
         """Where the last of its letters were written."""
         places = (piece.place for piece in reversed(self.pieces) if piece.text or piece.unknown)

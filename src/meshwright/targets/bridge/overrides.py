@@ -260,6 +260,8 @@ def without_effect(key: str, text: str) -> bool:
     """Whether a key of a configuration changes no plan: by its name, or because it is off."""
     last = key.rpartition(".")[2]
     off = text in ("null", "None", "False", "false", "none")
+    if key in ("optimizer.bf16", "optimizer.fp16") or (last == "first_last_layers_bf16" and off):
+        return True  # mixed_precision says the formats
     dtype = last in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype") and text == "fp32"
     return last in _HARMLESS or dtype or (off and (last == "cuda_graph_impl" or last.startswith("freeze_")))
 
@@ -322,8 +324,14 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
     return found, problems
 
 
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16", "torch.uint8": "fp8"}
+"""Formats as files of keys name them, and the options."""
+
+
 def _words(flag: str, value: Word) -> list[Word]:
     text, name = value.text.strip("'\""), word(flag, value.place)
+    if flag.endswith("-dtype") and text in _DTYPES:
+        return [name, word(_DTYPES[text], value.place)]
     if value.unknown is not None:
         return [name, value]
     if text in ("null", "false", "None", "False", ""):

@@ -100,14 +100,13 @@ def launch_of(
     refuse_beyond(reader)
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
+    shards = _shards(reader)  # told also where the batch is left open
     if open_to_trainer := _left_to_trainer(reader, trainer):
         return reader.launch(None, questions=(open_to_trainer,), notes=trainer.notes)
     batch, mbs, steps = _batches(reader, devices or trainer.devices, tp * cp, trainer)
     if batch is None:
         return reader.launch(None)
     dp = batch // (mbs * steps)
-    zero = reader.get("zero_optimization.stage", 0)
-    sharding = f"z{zero}" if zero in (0, 1, 2, 3) else "z0"
     row = PlanRow(
         tp=tp,
         sp=tp == 1,
@@ -115,13 +114,10 @@ def launch_of(
         ep=ep,
         etp=etp,
         dp=dp,
-        sharding=sharding,
         mbs=mbs,
         gbs=batch,
-        offload=_offload(reader),
-        dp_overlap=reader.switch("zero_optimization.overlap_comm", default=zero == 3),
         recompute=trainer.recompute,
-        data_words=_exchanges(reader) if zero == 3 else (),
+        **shards,
     )
     workload = {
         "global_batch": batch,
@@ -133,6 +129,17 @@ def launch_of(
         **tuning,
     }
     return reader.launch(row, workload=workload, notes=(*trainer.notes, *curricula(reader)))
+
+
+def _shards(reader: KeyReader) -> dict[str, Any]:
+    """What ZeRO shards, moves and overlaps, as fields of a row."""
+    zero = reader.get("zero_optimization.stage", 0)
+    return {
+        "sharding": f"z{zero}" if zero in (0, 1, 2, 3) else "z0",
+        "offload": _offload(reader),
+        "dp_overlap": reader.switch("zero_optimization.overlap_comm", default=zero == 3),
+        "data_words": _exchanges(reader) if zero == 3 else (),
+    }
 
 
 def _exchanges(reader: KeyReader) -> tuple[str, ...]:

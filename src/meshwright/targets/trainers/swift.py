@@ -340,11 +340,29 @@ def _engine(
     if words == "fsdp2":
         return shared.sharded_row(dp, sharded=True, context=("a2a", cp), **{**fields, "recompute": "full"}), True, ()
     if words.endswith(".json"):
-        reader.refuse("fsdp", words, "fsdp2, which comes with it, and words of the trainer are read", "use fsdp2")
+        return _of_shards(reader, files, dp, cp, fields)
     elif words:
         held = fsdp.of_words(reader, words, dp, cp=cp, nodes="nnodes")
         return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **fields), True, ()
     return shared.sharded_row(dp, sharded=False, context=("a2a", cp), **fields), False, ()
+
+
+def _of_shards(
+    reader: KeyReader, files: Mapping[str, Value], dp: int, cp: int, fields: Mapping[str, Any]
+) -> tuple[PlanRow | None, bool, tuple[Problem, ...]]:
+    """The plan that a JSON of the trainer's `fsdp` and `fsdp_config` says."""
+    name = str(reader.get("fsdp")).rpartition("/")[2]
+    text = known_text(files.get(name) or ())
+    if not text.lstrip().startswith("{"):
+        why = "it says what is sharded and offloaded, and does not lie beside the script"
+        question = Problem(what=f"{name[:80]} is not here", why=why, fix="put it there, or use fsdp2", field="fsdp")
+        return None, True, (question,)
+    own = KeyReader(keys=table_of(text, "JSON", "configuration of FSDP"), problems=reader.problems, file=(name, text))
+    held = fsdp.of_words(own, own.word("fsdp", "full_shard"), dp, cp=cp, nodes="nnodes")
+    if not own.switch("fsdp_config.reshard_after_forward", default=True) and held["sharding"] == "fsdp":
+        held["sharding"] = "fsdp-keep"
+    made = {"recompute": "full"} if own.switch("fsdp_config.activation_checkpointing") else {}
+    return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **{**fields, **made}), True, ()
 
 
 TARGET = ReadTarget(
