@@ -62,7 +62,7 @@ def layer_work(
             ops += _altup(layer.residuals, hidden, name, before=name == "attention", inner=inner)
             kept.append(_copies(layer.residuals, hidden, name))
         elif layer.residuals > 1:
-            ops += [*_mixing(layer.residuals, hidden, name), *norm, *work.ops]
+            ops += [*_mixing(layer, hidden, name), *norm, *work.ops]
             kept.append(_copies(layer.residuals, hidden, name))
         else:
             ops += [*norm, *work.ops, *residual]
@@ -88,13 +88,13 @@ def layer_work(
     return tuned_work(whole, layer)
 
 
-def _mixing(copies: int, hidden: int, name: str) -> list[Op]:
+def _mixing(layer: LayerSpec, hidden: int, name: str) -> list[Op]:
     """What a part's input takes of each copy of the residual stream, and how its output goes back to them.
 
     One product of all copies makes the weights; then all copies are read for the input of the part, and read and
     written with its output.
     """
-    made = (2 + copies) * copies
+    copies, made = layer.residuals, layer.mixing_weights
     return [
         whole_product(f"{name} mixing", copies * hidden, made, bias=made),
         Vector(
@@ -104,7 +104,7 @@ def _mixing(copies: int, hidden: int, name: str) -> list[Op]:
             forward_elements=(4 * copies + 2) * hidden,
             backward_elements=(8 * copies + 4) * hidden,
             kernels=3.0,
-            parameters=3,
+            parameters=3 if layer.residual_mixing else 2,
         ),
     ]
 

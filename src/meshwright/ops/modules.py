@@ -15,6 +15,7 @@ Units = tuple[tuple[int, int], ...]
 _UP = ("linear_fc1", "fc1", "c_fc", "dense_h_to_4h", "wi", "w1", "lin1")
 NAMES: dict[str, tuple[str, ...]] = {
     "qkv": ("linear_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj"),
+    "output gates": ("g_proj", "gate_proj"),
     "attention out": ("o_proj", "linear_proj", "out_proj", "dense", "c_proj", "wo", "attn_out"),
     "query up": ("q_b_proj", "linear_q_up_proj"),
     "latent queries": ("q_proj", "linear_q_proj"),
@@ -26,8 +27,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "queries, keys, values and gate": ("in_proj_qkvz", "qkv_proj"),
     "rates and decays": ("in_proj_ba", "b_proj"),
     "rates": ("b_proj",),
-    "low ranks": ("f_a_proj", "g_a_proj"),
-    "decays and gate": ("f_b_proj", "g_b_proj"),
     "delta out": ("o_proj", "out_proj"),
     "delta-net out": ("out_proj",),
     "mamba in": ("in_proj",),
@@ -48,11 +47,19 @@ _ALONE = {
     "index keys and weights": (("wk",), ("weights_proj",)),
 }
 """Names of products that classes have apart, and kernels take together; queries may have none of their own."""
-_APART = {
-    "queries, keys, values and gate": ("in_proj_qkv", "in_proj_z"),
-    "rates and decays": ("in_proj_b", "in_proj_a"),
+_APART: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "queries, keys, values and gate": (("in_proj_qkv",), ("in_proj_z",)),
+    "rates and decays": (("in_proj_b", "b_proj"), ("in_proj_a", "a_proj")),
 }
 """Names of both products of an operator that some classes have in one."""
+_EACH = {
+    "queries, keys, values and gate": ("q_proj", "k_proj", "v_proj", "g_proj"),
+    "queries, keys and values": ("q_proj", "k_proj", "v_proj"),
+    "low ranks": ("f_a_proj", "g_a_proj"),
+    "decays and gate": ("f_b_proj", "g_b_proj"),
+    "wide decays and gate": ("f_proj", "g_proj"),
+}
+"""Names of as many products as an operator has outputs, which no class has in one."""
 _DOWN = ("down_proj", "linear_fc2", "fc2", "dense_4h_to_h", "c_proj", "w2", "ff_out", "lin2")
 _GATED = (("gate_proj", "w1"), ("up_proj", "w3"))
 _FUSED_UP = ("linear_fc1", "gate_up_proj", "dense_h_to_4h", "w12", "Wi")
@@ -95,11 +102,13 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
     if op.name in _ALONE:
         names = _ALONE[op.name][-len(op.outputs) :] if op.name == "latent down" else _ALONE[op.name]
         return tuple(Module(own, (units,)) for own, units in zip(names, op.outputs, strict=False))
+    if len(op.outputs) == len(_EACH.get(op.name, ())):
+        return tuple(Module((name,), (units,)) for name, units in zip(_EACH[op.name], op.outputs, strict=True))
     if op.name in _APART and len(op.outputs) > 1 + (op.name == "queries, keys, values and gate"):
         *together, last = op.outputs
         first, second = _APART[op.name]
         fused = Module(NAMES[op.name], op.outputs, single=False)
-        return Module((first,), tuple(together)), Module((second,), (last,)), fused
+        return Module(first, tuple(together)), Module(second, (last,)), fused
     if op.name == "qkv" and len(op.outputs) > 1:
         # Gates are made with the queries; keys that are values too have no product of their own for these.
         (heads, width), (kv_heads, both), *gates = op.outputs
@@ -117,6 +126,9 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
         return (*(Module(names, ((units, 1),)) for names in _GATED), Module(_FUSED_UP, op.outputs, single=False))
     if op.name.endswith(" down") and op.name not in NAMES:
         return (Module(_DOWN, op.outputs),)
+    if op.name.endswith(" mixing"):
+        # Of copies of the residual stream: parameters of a class, and no linear layers of it.
+        return (Module((re.sub(r"[^a-z0-9]+", "_", op.name.lower()),), op.outputs, single=False),)
     return (Module((*NAMES.get(op.name, ()), re.sub(r"[^a-z0-9]+", "_", op.name.lower())), op.outputs),)
 
 

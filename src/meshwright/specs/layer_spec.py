@@ -29,6 +29,8 @@ class LayerSpec(HashedOnce):
     residuals: int = 1
     """Copies of the residual stream; more than one are mixed into and out of every part (hyper-connections of
     DeepSeek-V4, arXiv 2512.24880)."""
+    residual_mixing: bool = True
+    """Whether copies are also mixed with each other around a part, not only read and written (Hunyuan 4 does not)."""
     altup: bool = False
     """The copies are predicted before a layer that works on one of them, and corrected after it (AltUp, Baykal et al.
     2023, arXiv 2301.13310; Gemma 3n)."""
@@ -88,8 +90,14 @@ class LayerSpec(HashedOnce):
             return 0
         if self.altup:
             return (2 + self.residuals) * hidden + self.residuals**3 + self.residuals**2
-        made = (2 + self.residuals) * self.residuals
-        return (1 if self.single else 2) * (made * self.residuals * hidden + made + 3)
+        made = self.mixing_weights
+        scales = 3 if self.residual_mixing else 2
+        return (1 if self.single else 2) * (made * self.residuals * hidden + made + scales)
+
+    @property
+    def mixing_weights(self) -> int:
+        """Numbers a token that say how a part reads, writes and mixes n copies."""
+        return (2 + (self.residuals if self.residual_mixing else 0)) * self.residuals
 
     def describe(self, hidden: int) -> dict[str, object]:
         """Its sizes by name.

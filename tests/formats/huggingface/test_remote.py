@@ -140,3 +140,18 @@ def test_sizes_that_a_nested_config_leaves_out_are_those_of_its_class() -> None:
 def test_a_draft_model_is_refused_as_one(key: str) -> None:
     with pytest.raises(UnsupportedError, match="a draft model that reads the layers of another"):
         read_config(LLAMA | {key: 32000}, "m")
+
+
+def test_experts_of_two_widths_in_a_layer_are_refused_as_such() -> None:
+    ernie = LLAMA | {"model_type": "ernie4_5_moe_vl", "moe_num_experts": [64, 64], "moe_k": 6}
+    with pytest.raises(UnsupportedError, match="experts for text and others for images"):
+        read_config(ernie | {"moe_intermediate_size": [1536, 512], "moe_layer_start_index": [1, 1]}, "m")
+
+
+def test_what_is_left_out_of_molmo_2_and_phi_4_multimodal_is_said() -> None:
+    molmo = read_config({"vision_config": {}, "text_config": LLAMA | {"model_type": "molmo2_text"}}, "m")
+    assert "rows of the embedding for tokens of images are left out: 524,288 parameters fewer" in molmo.notes
+    assert molmo.parameters == read_config(LLAMA | {"model_type": "qwen3", "head_dim": 128}, "m").parameters
+    phi = read_config(LLAMA | {"model_type": "phi4mm", "speech_lora": {"r": 320}, "vision_lora": {"r": 256}}, "m")
+    assert phi.parameters == read_config(LLAMA, "m").parameters
+    assert phi.notes == ("the adapters that images and speech pass in its text are left out",)

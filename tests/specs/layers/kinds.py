@@ -33,6 +33,9 @@ KINDS: tuple[LayerPart, ...] = (
         heads=8, kv_heads=2, head_dim=16, indexer=Indexer(heads=2, dim=8, top_k=64, block=16, weighted=False)
     ),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, latent_norms=False),
+    LatentAttention(heads=8, q_rank=None, kv_rank=16, nope_dim=8, rope_dim=0, value_dim=8, gate="head"),
+    LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, gate="wide", sinks=True),
+    LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, gate="latent"),
     LatentAttention(
         heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8,
         indexer=Indexer(heads=4, dim=8, top_k=64),
@@ -54,7 +57,9 @@ KINDS: tuple[LayerPart, ...] = (
     Mamba(width=256, state=16, step_rank=8),
     Mamba(width=256, state=16, step_rank=8, bias=True, norms=True),
     DeltaNet(heads=8, key_heads=4, key_dim=16, value_dim=16),
+    DeltaNet(heads=8, key_heads=4, key_dim=16, value_dim=16, apart=True, keys_apart=True),
     KimiDelta(heads=8, head_dim=16),
+    KimiDelta(heads=8, head_dim=16, low_rank=False),
     LinearAttention(heads=8, head_dim=16),
     LinearAttention(heads=8, head_dim=16, gate=False, norm="head", qk_norm=True),
     RwkvTimeMix(version=5, heads=8, head_dim=16),

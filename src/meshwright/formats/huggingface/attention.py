@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers.attention import Attention
@@ -24,6 +24,8 @@ SLIDES: dict[str, Callable[[int, Fields], bool]] = {
     ),
 }
 """Which layers have the window where `layer_types` does not say."""
+LATENT_GATES = ("none", "head", "wide", "latent")
+"""Gates on the output of latent attention, which a family has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,7 @@ def _latent(fields: Fields) -> LatentAttention:
 
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", True, "latent attention with biases cannot be planned", "set it to false")
-    nope, rope = fields.whole("qk_nope_head_dim"), fields.whole("qk_rope_head_dim")
+    nope, rope = fields.whole("qk_nope_head_dim"), fields.whole("qk_rope_head_dim", low=0)
     head = fields.maybe("qk_head_dim")
     if head not in (None, nope + rope) and not fields.bad("qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim"):
         fields.problem("qk_head_dim", head, f"qk_nope_head_dim + qk_rope_head_dim is {nope + rope}", "leave it out")
@@ -200,4 +202,6 @@ def _latent(fields: Fields) -> LatentAttention:
         nope_dim=nope,
         rope_dim=rope,
         value_dim=fields.whole("v_head_dim"),
+        gate=cast(Literal["none", "head", "wide", "latent"], fields.word("latent_gate", LATENT_GATES, "none")),
+        sinks=fields.flag("sinks", default=False),
     )

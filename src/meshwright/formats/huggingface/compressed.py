@@ -48,7 +48,7 @@ def read_compressed(fields: Fields, layers: int) -> list[CompressedAttention]:
 
 def read_residuals(fields: Fields) -> int:
     """Copies of the residual stream, 1 where the config has none."""
-    fields.has("hc_sinkhorn_iters")  # normalisations of a few numbers per token
+    fields.has("hc_sinkhorn_iters", "hc_magnitude")  # normalisations of a few numbers per token
     return fields.whole("hc_mult", default=1, high=64)
 
 

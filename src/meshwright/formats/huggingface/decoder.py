@@ -64,8 +64,8 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     parallel = fields.flag("parallel_block", default=False)
     norms = fields.whole("norms", default=2, low=0, high=4)
     residuals = altup
-    if fields.given("compress_ratios"):
-        from meshwright.formats.huggingface.compressed import read_residuals  # few models compress
+    if fields.given("compress_ratios") or fields.flag("hyper_connections", default=False):
+        from meshwright.formats.huggingface.compressed import read_residuals  # few models have several streams
 
         residuals = read_residuals(fields)
     dropout = fields.dropout(*family.dropouts)
@@ -99,6 +99,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
             parallel_block=parallel,
             dropout=dropout,
             residuals=residuals,
+            residual_mixing=fields.flag("residual_mixing", default=True),
             altup=altup > 1,
         )
         for mixer, mlp in set(places)

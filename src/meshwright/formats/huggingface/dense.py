@@ -125,6 +125,22 @@ phi3 = Family(
 )
 
 
+def _phi4_multimodal(fields: Fields) -> Mapping[str, object]:
+    """Adapters of images and of speech lie beside the matrices of its text."""
+    fields.has("vision_lora", "speech_lora", "audio_processor", "img_processor", "embd_layer")
+    fields.remark("the adapters that images and speech pass in its text are left out")
+    return {}
+
+
+phi4_multimodal = Family(
+    title="Phi-4-multimodal",
+    fixed={"slides": "all"},
+    required=(),
+    dropouts=("attention_dropout", "resid_pdrop", "embd_pdrop"),
+    rule=_phi4_multimodal,
+)
+
+
 def _bare_norms(fields: Fields) -> Mapping[str, object]:
     """Norms that have no weights, which are counted as if they had."""
     extra = (2 * fields.whole("num_hidden_layers") + 1) * fields.whole("hidden_size")

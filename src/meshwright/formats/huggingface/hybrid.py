@@ -34,7 +34,11 @@ qwen3_5_moe = Family(
     fixed={**_APART, "shared_gate": True, "expert_width_stated": True},
     sparse=True,
 )
-olmo_hybrid = Family(title="OLMo hybrid", fixed={"qk_norm": "all", "linear_kind": "delta-net"}, required=())
+olmo_hybrid = Family(
+    title="OLMo hybrid",
+    fixed={"qk_norm": "all", "linear_kind": "delta-net", "delta_apart": True, "delta_keys_apart": True},
+    required=(),
+)
 jamba = Family(
     title="Jamba",
     spells={"moe_intermediate_size": ("intermediate_size",)},

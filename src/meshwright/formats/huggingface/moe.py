@@ -56,17 +56,46 @@ minimax_m2 = Family(
     defaults={"qk_norm": True, "qk_norm_type": "per_layer"},
     sparse=True,
 )
+
+
+def _ernie(fields: Fields) -> Mapping[str, object]:
+    """Vision models have experts of their own for tokens of images, of another number or width."""
+    for key in ("num_experts", "moe_intermediate_size"):
+        value = fields.raw(key)
+        if isinstance(value, list):
+            why = "experts for text and others for images in one layer cannot be planned"
+            fields.refuse(key, value, why, "give the first number alone to plan the model without those for images")
+    both = ("num_experts", "moe_intermediate_size", "first_k_dense_replace", "moe_layer_end_index")
+    pairs = {key: value[0] for key in both if isinstance(value := fields.raw(key), list) and value}
+    return {key: value for key, value in pairs.items() if isinstance(value, int)}
+
+
 ernie4_5_moe = Family(
     title="ERNIE 4.5 MoE",
     spells={"first_k_dense_replace": ("moe_layer_start_index",)},
     defaults={"tie_word_embeddings": True, "expert_width_stated": True},
     sparse=True,
+    rule=_ernie,
 )
+
+
+_KDA = ("kda_safe_gate", "kda_lower_bound", "short_conv_kernel_size")
+"""Keys of configs whose linear layers are of Kimi's kind."""
 
 
 def _bailing(fields: Fields) -> Mapping[str, object]:
     """One layer of softmax attention in each whole group of layers, and those behind the last of these."""
     group = fields.maybe("layer_group_size")
+    if any(fields.given(key) for key in _KDA):
+        fields.has(*_KDA, "linear_lower_bound")
+        dim = fields.maybe("linear_head_dim") or fields.whole("head_dim", default=128)
+        return {
+            "linear_kind": "kimi-delta",
+            "linear_num_heads": fields.maybe("linear_num_heads") or fields.whole("num_attention_heads"),
+            "linear_head_dim": dim,
+            "delta_low_rank": False,
+            "latent_gate": "head",
+        }
     if group is None:
         return {}
     layers = fields.whole("num_hidden_layers")
@@ -76,7 +105,7 @@ def _bailing(fields: Fields) -> Mapping[str, object]:
 
 
 bailing_moe = Family(
-    title="Ling and Ring (Bailing MoE 1 to 2.6)",
+    title="Ling and Ring (Bailing MoE 1 to 3)",
     source="configuration and modelling files of inclusionAI's Ling-lite, Ling-mini-2.0 and Ring-V2.5",
     fixed={"expert_width_stated": True},
     sparse=True,
@@ -352,5 +381,63 @@ mellum = Family(title="Mellum 2", fixed={"qk_norm": "head", "expert_width_stated
 beam = Family(
     title="Beam",
     fixed={"qk_norm": "head", "norms": 4, "output_gate": True, "expert_width_stated": True},
+    sparse=True,
+)
+
+
+def _axk2(fields: Fields) -> Mapping[str, object]:
+    """Norms before attention and experts have gates of low rank, which are left out."""
+    rank, layers = fields.whole("gated_norm_rank", low=0, default=0), fields.layers()
+    words = fields.raw("mlp_layer_types")
+    listed = words if isinstance(words, list) else ()
+    dense = listed.count("dense") if listed else fields.whole("first_k_dense_replace", low=0, default=1)
+    if rank:
+        fewer = 2 * rank * fields.whole("hidden_size") * (2 * layers - dense)
+        fields.remark(f"gates of rank {rank} on norms are left out: {fewer:,} parameters fewer than it has are counted")
+    return {}
+
+
+axk2 = Family(
+    title="A.X K2",
+    fixed={"expert_width_stated": True, "latent_gate": "latent"},
+    required=("q_lora_rank", "kv_lora_rank", "index_topk"),
+    sparse=True,
+    rule=_axk2,
+)
+
+
+def _glm5_next(fields: Fields) -> Mapping[str, object]:
+    """Kimi's linear attention in three layers of four, latent attention without rotary parts in the others."""
+    fields.has("index_kpool_always_select_tail", "head_dim", "linear_lower_bound", "index_topk_pattern")
+    if fields.maybe("index_kpool"):
+        fields.remark("the indexer's keys are pooled, which is left out: 0.002% of the parameters of GLM-5.3-Flash")
+    pattern = fields.raw("index_topk_pattern")
+    words = {"F": "full", "S": "shared"}
+    parts: dict[str, object] = {}
+    if isinstance(pattern, str) and set(pattern) <= set(words):
+        parts["indexer_types"] = [words[letter] for letter in pattern]
+    if fields.raw("layer_types") is None and fields.raw("linear_attn_config") is None:
+        layers = fields.layers()
+        parts["layer_types"] = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
+    return parts
+
+
+glm5_next = Family(
+    title="GLM-5.3-Flash",
+    fixed={"expert_width_stated": True, "hyper_connections": True, "linear_kind": "kimi-delta"},
+    required=("q_lora_rank", "kv_lora_rank", "index_topk"),
+    sparse=True,
+    rule=_glm5_next,
+)
+hy_v4 = Family(
+    title="Hunyuan 4",
+    fixed={
+        "expert_width_stated": True,
+        "hyper_connections": True,
+        "residual_mixing": False,
+        "latent_gate": "wide",
+        "sinks": True,
+    },
+    required=("q_lora_rank", "kv_lora_rank", "index_topk"),
     sparse=True,
 )

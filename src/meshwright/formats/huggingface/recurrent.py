@@ -65,6 +65,7 @@ def read_delta_net(fields: Fields, hidden: int) -> DeltaNet:
         value_dim=fields.whole("linear_value_head_dim"),
         conv_kernel=fields.whole("linear_conv_kernel_dim", default=4),
         apart=fields.flag("delta_apart", default=False),
+        keys_apart=fields.flag("delta_keys_apart", default=False),
     )
 
 
@@ -75,7 +76,12 @@ def read_kimi_delta(fields: Fields, hidden: int) -> KimiDelta:
         heads, head_dim = inside.whole("num_heads"), inside.whole("head_dim")
     else:
         inside, heads, head_dim = fields, fields.whole("linear_num_heads"), fields.whole("linear_head_dim")
-    return KimiDelta(heads=heads, head_dim=head_dim, conv_kernel=inside.whole("linear_conv_kernel_dim", default=4))
+    return KimiDelta(
+        heads=heads,
+        head_dim=head_dim,
+        conv_kernel=inside.whole("linear_conv_kernel_dim", default=4),
+        low_rank=fields.flag("delta_low_rank", default=True),
+    )
 
 
 def read_linear(fields: Fields, hidden: int) -> LinearAttention:

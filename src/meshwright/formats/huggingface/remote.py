@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.family import CLASSES, Family
 from meshwright.formats.huggingface.fields import Fields
 
 
@@ -43,6 +43,19 @@ def _molmo(fields: Fields) -> Mapping[str, object]:
     return {"intermediate_size": fields.whole("intermediate_size", low=2) // 2, "out_bias": False, "norm": "rmsnorm"}
 
 
+def _molmo2(fields: Fields) -> Mapping[str, object]:
+    """Qwen 3's layers, or OLMo 2's where the norms on queries and keys are said to be."""
+    if fields.flag("norm_after", default=False):
+        fields.refuse("norm_after", True, "only norms before the parts can be planned")
+    rows = fields.whole("additional_vocab_size", low=0, default=MOLMO_ROWS)
+    extra = rows * fields.whole("hidden_size")
+    fields.remark(f"rows of the embedding for tokens of images are left out: {extra:,} parameters fewer")
+    fields.has("rope_scaling_layers", "qk_norm_type")
+    norm = "all" if fields.raw("qk_norm_type") == "olmo" else "head"
+    return {"qk_norm": norm if fields.flag("use_qk_norm", default=True) else "none", "out_bias": False}
+
+
+molmo2 = Family(title="Molmo 2", source=CLASSES, rule=_molmo2)
 molmo = Family(
     title="Molmo",
     source="configuration and modelling files of allenai/Molmo-7B-D-0924 on Hugging Face",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.core_attention import GroupedMixer, attention_work
+from meshwright.specs.layers.core_attention import GroupedMixer, attention_work, output_gate
 from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.operators import Kept, Op, Vector, column_product
 
@@ -107,18 +107,8 @@ class Attention(GroupedMixer):
         """One product makes queries, keys and values, or queries alone."""
         ops, kept = self._projections(context.hidden)
         sizes = self if self.indexer is None else replace(self, window=self.indexer.top_k, indexer=None)
-        gate = self._output_gate() if self._gates else None
+        gate = output_gate(2 * self.value_width + self._gates) if self._gates else None
         return attention_work(sizes, context, ops, kept, out_bias=self.out_bias, gate=gate)
-
-    def _output_gate(self) -> Vector:
-        read = 2 * self.value_width + self._gates
-        return Vector(
-            name="output gate",
-            module="",
-            region="tensor",
-            forward_elements=read,
-            backward_elements=2 * read,
-        )
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         value_dim = self.value_dim or self.head_dim

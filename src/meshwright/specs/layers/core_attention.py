@@ -145,6 +145,17 @@ def attention_work(
     )
 
 
+def output_gate(elements: float) -> Vector:
+    """Gates on the output of attention, of so many elements read and written forward."""
+    return Vector(
+        name="output gate",
+        module="",
+        region="tensor",
+        forward_elements=elements,
+        backward_elements=2 * elements,
+    )
+
+
 def kept_scores(core: CoreAttention, context: LayerContext) -> Iterator[Kept]:
     """What the kernel of a layer keeps of its scores."""
     if context.kernel == "flash":

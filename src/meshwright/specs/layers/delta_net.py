@@ -36,6 +36,8 @@ class DeltaNet(ConvolvedMixer):
     """Of the kernels of fla-org/flash-linear-attention."""
     apart: bool = False
     """The class has products of its own for the gate and for decays (Qwen3.5)."""
+    keys_apart: bool = False
+    """And for queries, keys and values each (OLMo hybrid)."""
 
     def __post_init__(self) -> None:
         check = Check("delta net")
@@ -82,9 +84,10 @@ class DeltaNet(ConvolvedMixer):
         """Source of what is kept: `chunk_gated_delta_rule` of fla-org/flash-linear-attention, as of 2026-11."""
         hidden, heads = context.hidden, self.heads
         values = ((heads, self.value_dim),) * 2 if self.apart else ((heads, 2 * self.value_dim),)
+        keys = ((self.key_heads, self.key_dim),) * 2 if self.keys_apart else ((self.key_heads, 2 * self.key_dim),)
         rates = ((heads, 1),) * 2 if self.apart else ((heads, 2),)
         ops = (
-            column_product("queries, keys, values and gate", hidden, ((self.key_heads, 2 * self.key_dim), *values)),
+            column_product("queries, keys, values and gate", hidden, (*keys, *values)),
             column_product("rates and decays", hidden, rates, gather=0),
             convolution(self.channels, self.conv_kernel, more=2 * heads),
             chunked_scan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.check import Check
@@ -20,13 +20,15 @@ from meshwright.specs.operators import column_product, row_product, whole_produc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KimiDelta(SquareStateMixer, ConvolvedMixer):
-    """Kimi delta attention: decays and output gate through products of low rank."""
+    """Kimi delta attention: decays and output gate through products of low rank, or each through one product."""
 
     units = "delta heads"
     kind: Literal["kimi-delta"] = "kimi-delta"
     heads: int
     head_dim: int
     conv_kernel: int = 4
+    low_rank: bool = True
+    """Whether decays and gate go through products as narrow as a head; otherwise each is one product (Ling 3)."""
     chunk: int = 64
     """Of the kernels of fla-org/flash-linear-attention."""
 
@@ -43,17 +45,25 @@ class KimiDelta(SquareStateMixer, ConvolvedMixer):
     def parameters(self, hidden: int) -> int:
         """Products, two of low rank, convolutions, decays per head, their bias per channel, one norm for all heads."""
         products = 4 * hidden * self.width + hidden * self.heads
-        low_rank = 2 * self.head_dim * (hidden + self.width)
-        return products + low_rank + 3 * self.width * self.conv_kernel + self.heads + self.width + self.head_dim
+        made = 2 * (self.head_dim * (hidden + self.width) if self.low_rank else hidden * self.width)
+        return products + made + 3 * self.width * self.conv_kernel + self.heads + self.width + self.head_dim
 
     def work(self, context: LayerContext) -> PartWork:
         """Source of what is kept: `chunk_kda` of fla-org/flash-linear-attention, as of 2026-11."""
         hidden, heads, dim, width = context.hidden, self.heads, self.head_dim, self.width
+        each = (heads, dim)
+        decays = (
+            (
+                replace(whole_product("low ranks", hidden, 2 * dim), outputs=((1, dim), (1, dim))),
+                column_product("decays and gate", dim, (each, each), gather=2 * dim),
+            )
+            if self.low_rank
+            else (column_product("wide decays and gate", hidden, (each, each), gather=0),)
+        )
         ops = (
-            column_product("queries, keys and values", hidden, ((heads, 3 * dim),)),
+            column_product("queries, keys and values", hidden, (each, each, each)),
             column_product("rates", hidden, ((heads, 1),), gather=0),
-            whole_product("low ranks", hidden, 2 * dim),
-            column_product("decays and gate", dim, ((heads, 2 * dim),), gather=2 * dim),
+            *decays,
             convolution(self.channels, self.conv_kernel, more=heads + width),
             chunked_scan("delta rule", heads=heads, keys=(1.0, dim, dim), chunk=self.chunk, rule="delta", decays=dim),
             gated_norm(width, parameters=dim),
@@ -62,7 +72,7 @@ class KimiDelta(SquareStateMixer, ConvolvedMixer):
         tensors = {
             "inputs of the convolution": 3 * width,
             "queries, keys and values": 3 * width,
-            "low ranks": 2 * dim,
+            **({"low ranks": 2 * dim} if self.low_rank else {}),
             "gate": width,
             "inverses of chunks": 2 * heads * self.chunk,
             "scan output": width,

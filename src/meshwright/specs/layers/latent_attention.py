@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.layers.core_attention import AttentionMixer, attention_work, output_gate
 from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.operators import Kept, Op, Vector, column_product, norm_pass, whole_product
 
@@ -57,10 +57,17 @@ class LatentAttention(AttentionMixer):
     up-projections go to queries and outputs (DeepSeek-V3.2, GLM-5)."""
     latent_norms: bool = True
     """Norms on the latents."""
+    gate: Literal["none", "head", "wide", "latent"] = "none"
+    """Output gates: a number a head (Ling 3), as wide as the values (Hunyuan 4), or made with the queries of the query
+    latent and its norm side by side (A.X K2)."""
+    sinks: bool = False
+    """One learned sink logit per head."""
 
     def __post_init__(self) -> None:
         check = Check("latent attention")
-        check.all_whole(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
+        check.all_whole(self, "heads", "kv_rank", "nope_dim", "value_dim")
+        check.whole("rope_dim", self.rope_dim, low=0)
+        check.one_of("gate", self.gate, ("none", "head", "wide", "latent"))
         if self.q_rank is not None:
             check.whole("q_rank", self.q_rank)
         picks = self.indexer is not None
@@ -96,11 +103,26 @@ class LatentAttention(AttentionMixer):
         """Weights of the down- and up-projections, the norms on the latents, the indexer."""
         queries = hidden * self.query_width
         if self.q_rank is not None:
-            queries = hidden * self.q_rank + self.q_rank * self.query_width
+            queries = hidden * self.q_rank + self._query_in(hidden) * self.heads * self._query_columns
         latents = hidden * (self.kv_rank + self.rope_dim)
         up = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
         picks = self.indexer.parameters(hidden, self.q_rank or hidden) if self.indexer else 0
-        return queries + latents + self._scales + up + self.value_width * hidden + picks
+        gates = hidden * self.heads * self._gate_columns + (self.heads if self.sinks else 0)
+        return queries + latents + self._scales + up + self.value_width * hidden + picks + gates
+
+    def _query_in(self, hidden: int) -> int:
+        """Width that queries are made of."""
+        return (self.q_rank or hidden) * (2 if self.gate == "latent" else 1)
+
+    @property
+    def _query_columns(self) -> int:
+        """Of the product that makes queries, per head."""
+        return self.head_dim + (self.value_dim if self.gate == "latent" else 0)
+
+    @property
+    def _gate_columns(self) -> int:
+        """Of a product of its own that makes gates, per head."""
+        return {"head": 1, "wide": self.value_dim}.get(self.gate, 0)
 
     @property
     def _scales(self) -> int:
@@ -118,16 +140,25 @@ class LatentAttention(AttentionMixer):
         of it are done on queries and outputs instead: as many FLOP.
         """
         ops, kept = self._projections(context.hidden)
+        gate = None if self.gate == "none" else self._output_gate(context.hidden, ops, kept)
         if self.indexer is None:
-            return attention_work(self, context, ops, kept)
+            return attention_work(self, context, ops, kept, gate=gate)
         absorbed = Absorbed(heads=self.heads, kv_rank=self.kv_rank, rope_dim=self.rope_dim, top_k=self.indexer.top_k)
-        return attention_work(absorbed, context, ops, kept, value_dim=self.value_dim)
+        return attention_work(absorbed, context, ops, kept, value_dim=self.value_dim, gate=gate)
+
+    def _output_gate(self, hidden: int, ops: list[Op], kept: list[Kept]) -> Vector:
+        """What multiplies the output; the product that makes it and what it keeps are added to the others."""
+        if self._gate_columns:
+            ops.append(column_product("output gates", hidden, ((self.heads, self._gate_columns),)))
+        read = self.value_width + self.heads * (self._gate_columns or self.value_dim)
+        kept.append(Kept(name="gate and what it gates", elements=read, role="activation", region="tensor"))
+        return output_gate(self.value_width + read)
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         latent = self.kv_rank + self.rope_dim
         queries = self.q_rank or 0
         down_out = queries + latent
-        query_in = self.q_rank or hidden
+        query_in = self._query_in(hidden)
         own = ((1, queries),) if queries else ()
         up = "key-value up" if self.indexer is None else "keys and values absorbed"
         pairs = ((self.heads, self.nope_dim + self.value_dim),)
@@ -135,13 +166,16 @@ class LatentAttention(AttentionMixer):
             replace(whole_product("latent down", hidden, down_out), outputs=(*own, (1, latent))),
             norm_pass("latent norms", queries + self.kv_rank, parameters=self._scales),
             column_product(
-                "query up" if own else "latent queries", query_in, ((self.heads, self.head_dim),), module="mla_up_proj"
+                "query up" if own else "latent queries",
+                query_in,
+                ((self.heads, self._query_columns),),
+                module="mla_up_proj",
             ),
             column_product(up, self.kv_rank, pairs, module="mla_up_proj", gather=latent),
         ]
         width = self.query_width * 2 + self.value_width
         if self.indexer is not None:
-            ops += self.indexer.ops(hidden, query_in)
+            ops += self.indexer.ops(hidden, self.q_rank or hidden)
             width = 2 * self.heads * (self.kv_rank + self.rope_dim)
         ops.append(
             Vector(
@@ -150,6 +184,7 @@ class LatentAttention(AttentionMixer):
                 region="tensor",
                 forward_elements=2 * width,
                 backward_elements=2 * width,
+                parameters=self.heads if self.sinks else 0,
             )
         )
         if self.indexer is not None:
