@@ -139,6 +139,8 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f'"step_time_s": {str(predicted() * 1.2)[:6]}' in capsys.readouterr().out
     assert main(["calibrate", "--from-log", str(log), "measured.csv", "--model", MODEL]) == 2
     assert "--plan is missing" in capsys.readouterr().err
+    assert main(["calibrate", "--from-log", str(log), "plans.json#1"]) == 2
+    assert "say the plan that ran: --plan plans.json#1" in capsys.readouterr().err
 
 
 def test_parts_of_the_step_tell_numbers_apart(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ class CalibrateRequest(Request):
             what = f"both {MEASURED} and {reading.called('from_log')} are given"
             reading.problem(what, "many runs are fitted, or one log moves the numbers", "keep one of them")
         if "plan" not in self.given:
-            reading.missing("plan", "say the plan that ran: --plan tp8.pp4.mbs1.z1, or a plan file")
+            ran = next((name for name in map(str, self.measured) if not name.endswith(".csv")), "")
+            reading.missing("plan", f"say the plan that ran: --plan {ran or 'tp8.pp4.mbs1.z1, or a plan file'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
