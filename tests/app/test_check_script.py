@@ -161,6 +161,32 @@ def test_the_command_prints_each_form_and_keeps_its_exit_code(
     assert out.startswith(begins) or "\n::notice " in out
 
 
+@pytest.mark.parametrize("form", ["sarif", "junit", "github"])
+def test_an_error_is_a_whole_report_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """A pipeline reads the report whatever the exit code."""
+    (tmp_path / "run.sh").write_text("echo nothing\n")
+    assert main(["check", str(tmp_path / "run.sh"), "--gpus", GPUS, "--report", form]) == 2
+    out = capsys.readouterr().out
+    if form == "sarif":
+        (result,) = json.loads(out)["runs"][0]["results"]
+        assert result["level"] == "error"
+        assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("run.sh")
+    elif form == "junit":
+        assert ElementTree.fromstring(out).get("failures") == "1"
+    else:
+        assert re.match(r"::error file=\S*run\.sh,title=MW231::there are no options", out)
+
+
+def test_a_product_of_degrees_is_told_at_the_largest(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python pretrain_gpt.py --num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 512 \\\n"
+        "  --max-position-embeddings 512 --vocab-size 1024 --micro-batch-size 1 --bf16 \\\n"
+        "  --tensor-model-parallel-size 2 \\\n  --pipeline-model-parallel-size 6\n"
+    )
+    report = check(tmp_path / "run.sh", cluster="8xH100", search=False)
+    assert [one.place for one in report.violations if one.field == "devices"] == ["run.sh:4"]
+
+
 def test_a_finding_is_one_command_whatever_names_hold() -> None:
     first = {"code": "LEGAL", "what": "100%\n::error::no", "why": "", "fix": "", "place": "a,b:c.sh:3"}
     document = {"violations": [first], "dominated_by": None, "warnings": []}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from meshwright.records import as_json
 
 if TYPE_CHECKING:
     from meshwright.app.sweeping import Progress
+    from meshwright.errors import MeshwrightError
 
 VIOLATIONS = 5
 VIEWING = "open it at https://pytorch.org/memory_viz, or with python -m torch.cuda._memory_viz trace_plot"
@@ -74,23 +77,43 @@ def print_searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
 def checked(out: Output, request: Any, answer: Any) -> int:
     """What `check` found, and its exit code."""
     if request.report is not None:
-        from meshwright import __version__
-        from meshwright.report.findings import github, junit, sarif
-
-        path = "" if request.source is None else str(request.source).replace("\\", "/")
-        document = answer.to_dict()
-        forms: dict[str, Callable[[Any, str], str]] = {
-            "sarif": partial(sarif, version=__version__),
-            "junit": junit,
-            "github": github,
-        }
-        write(forms[request.report](document, path))
+        _print_findings(request.report, answer.to_dict(), "" if request.source is None else str(request.source))
         return int(answer.exit_code)
     print_shown(out, request, answer)
     if request.output is not None:
         written = answer.fix is not None and answer.fix.text
         out.note(f"written to {request.output}" if written else "nothing was written: no edit makes it better")
     return int(answer.exit_code)
+
+
+def _print_findings(form: str, document: Mapping[str, Any], source: str) -> None:
+    """Findings as a pipeline takes them; nothing in a form that there is not."""
+    from meshwright import __version__
+    from meshwright.report.findings import github, junit, sarif
+
+    forms: dict[str, Callable[[Any, str], str]] = {
+        "sarif": partial(sarif, version=__version__),
+        "junit": junit,
+        "github": github,
+    }
+    if form in forms:
+        write(forms[form](document, source.replace("\\", "/")))
+
+
+def print_error_found(error: MeshwrightError, words: Sequence[str]) -> None:
+    """An error of `check --report` as a report, which a pipeline reads whatever the exit code.
+
+    Args:
+        error: that ended the command.
+        words: of the command.
+    """
+    after = dict(pairwise([*words, ""]))
+    form = next((word.partition("=")[2] for word in words if word.startswith("--report=")), after.get("--report", ""))
+    found = [
+        {"code": error.code, "what": one.what, "why": one.why, "fix": one.fix, "place": ""} for one in error.problems
+    ]
+    document = {"violations": found, "warnings": [], "dominated_by": None, "title": "check", "text": str(error)}
+    _print_findings(form, document, next((word for word in words[1:] if os.path.isfile(word)), ""))
 
 
 def print_compared(out: Output, request: Any, answer: Any) -> None:

@@ -108,6 +108,10 @@ def _answered(words: list[str], *, as_json: bool) -> int:
             raise KeyboardInterrupt
     except MeshwrightError as error:
         code = print_error(error, as_json=as_json)
+        if words[:1] == ["check"] and not as_json and any(word.startswith("--report") for word in words):
+            from meshwright.cli.answers import print_error_found  # few errors are asked for as reports
+
+            print_error_found(error, words)
     except MemoryError:
         code = print_error(_too_large(), as_json=as_json)
     except Exception as error:

@@ -17,7 +17,7 @@ _WORDS = {
     "ep": ("expert", "ep_size"),
     "dp": ("data_parallel", "dp_", "fsdp"),
     "mbs": ("micro-batch", "micro_batch", "local_batch"),
-    "devices": ("tensor", "tp_size"),
+    "devices": ("tensor", "tp_size", "pipeline", "pp_", "context", "cp_size"),
 }
 """Parts of the options that say a degree, by how a plan calls it."""
 
@@ -39,7 +39,11 @@ def _place_of(field: str, source: LaunchSource, launch: LaunchFile) -> str:
     if field in places:
         return places[field]
     parts = _WORDS.get(field, ())
-    said = next((place for option, place in places.items() if any(part in option for part in parts)), "")
+    about = [option for option in places if any(part in option for part in parts)]
+    about = [option for option in about if field == "mbs" or "micro" not in option]
+    values = {one.option: int(one.value) for one in launch.said if one.value.isdecimal()}
+    # Of a product of degrees the largest is the likeliest to be lowered.
+    said = places[max(about, key=lambda option: values.get(option, 0))] if about else ""
     last = field.rpartition(".")[2]
     if said or len(last) < 3:
         return said
