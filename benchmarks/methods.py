@@ -350,7 +350,7 @@ METHODS = (
                 ("rc-sel", "rc-sel-mlp", "rc-sel-half_products"),
                 (KEPT, "test_gpt3_layer"),
                 (PARITY, COVER),
-                "of single modules, only core attention is run",
+                "activations of experts, latent projections, shared experts and half of the products do not run alone",
             ),
             (
                 "Checkmate",

@@ -171,6 +171,8 @@ def _row(model: str, stages: int, ranks: str, schedule: str, sharding: str, reco
     if in_slices(schedule) and model not in SEQUENCES:
         return None
     row = replace(grid, schedule=schedule, vpp=chunks, sharding=sharding, recompute=recompute)
+    if recompute == "sel":
+        row = replace(row, recompute_modules=("core_attn", "layernorm", "moe" if model == "moe-tiny" else "mlp"))
     if in_slices(schedule) and not _nests(row):
         return None
     if sharding == "hsdp":

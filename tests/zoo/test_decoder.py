@@ -55,7 +55,10 @@ def test_a_token_is_predicted_from_those_before_it(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [("gpt-tiny", ((1, "full"), (1, "selective"))), ("moe-tiny", ((2, "full"),))],
+    [
+        ("gpt-tiny", ((1, "full"), (1, ("core_attn", "mlp", "layernorm")))),
+        ("moe-tiny", ((1, "full"), (1, ("core_attn", "moe")))),
+    ],
 )
 def test_recomputation_changes_no_gradient(name: str, runs: Any) -> None:
     plain = Decoder(spec=scaled_model(TINY[name], layers=2, hidden=16, vocab=32), seq_len=8)
@@ -64,6 +67,25 @@ def test_recomputation_changes_no_gradient(name: str, runs: Any) -> None:
     one, other = (jax.jit(jax.grad(model.loss))(weights, batch, jax.random.key(1)) for model in (plain, again))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"), [("llama-tiny", ("core_attn", "mlp", "layernorm")), ("moe-tiny", ("core_attn", "moe"))]
+)
+def test_backward_keeps_less_of_each_module_that_it_computes_again(name: str, modules: tuple[str, ...]) -> None:
+    plain = Decoder(spec=NARROW[name], seq_len=8)
+    weights, batch = jax.eval_shape(plain.init, jax.random.key(0)), plain.batch(0, 2)
+
+    def kept_bytes(again: tuple[str, ...]) -> int:
+        model = replace(plain, recompute=((plain.num_layers, again),))
+        pullback = jax.eval_shape(
+            lambda own: jax.vjp(lambda w: model.loss(w, batch, jax.random.key(1)), own)[1], weights
+        )
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pullback))
+
+    added = [kept_bytes(modules[:count]) for count in range(len(modules) + 1)]
+    assert added == sorted(added, reverse=True)
+    assert len(set(added)) == len(added)
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny"])

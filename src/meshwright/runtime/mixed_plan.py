@@ -15,7 +15,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
-from meshwright.targets.run.rules import joint_refusals
+from meshwright.targets.run.rules import joint_refusals, module_refusals
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshwright.compiler.pipeline_set import PipelineSet
     from meshwright.zoo.decoder import Recompute as Again
 
-RECOMPUTED: dict[str, Again] = {"none": "none", "selective": "selective", "full": "full", "grouped": "full"}
+RECOMPUTED = ("none", "selective", "full", "grouped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,8 @@ def model_form(plan: ExecutionPlan, pipeline: Pipeline) -> ModelForm:
             again = plan.strategies[run.strategy].recompute
             size = again.group if again.kind == "grouped" else 1
             whole, rest = divmod(run.layers, size)
-            recompute += [(part, RECOMPUTED[again.kind]) for part in (*[size] * whole, rest) if part]
+            kept: Again = "none" if again.kind == "none" else again.modules if again.kind == "selective" else "full"
+            recompute += [(part, kept) for part in (*[size] * whole, rest) if part]
     shared = [expert for expert in _experts(plan, pipeline) if expert.ep > 1]
     return ModelForm(
         ends=frozenset(ends[:-1]),
@@ -257,9 +258,10 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
         yield Problem(
             what=f"recompute {wrong[0]} in {where}",
             field="plan",
-            why="layers are recomputed whole, in groups, or their attention's core",
+            why="layers are recomputed whole, in groups, or by modules",
             fix="rc-full",
         )
+    yield from module_refusals(module for strategy in runs for module in strategy.recompute.modules)
     alike = [key for key, _ in groupby(replace(effective(strategy), recompute=Recompute()) for strategy in runs)]
     if len(alike) > 1:
         yield Problem(

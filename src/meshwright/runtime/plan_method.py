@@ -130,5 +130,5 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
             whole, rest = divmod(held, row.recompute_layers)
             runs += [(size, "full") for size in (*[row.recompute_layers] * whole, rest) if size]
         else:
-            runs += [(1, "selective" if row.recompute == "sel" else "full") for _ in range(held)]
+            runs += [(1, row.recompute_modules if row.recompute == "sel" else "full") for _ in range(held)]
     return tuple(runs)

@@ -98,7 +98,8 @@ BALANCE_WEIGHT = 0.01
 FIRST_GATE = 1 << 20
 """Number of the first layer's random gate; smaller ones are those of dropout."""
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "full"] | tuple[str, ...]
+"""Nothing, all but what enters a run of layers, or the parts of each layer that these modules of plans are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,7 @@ class Decoder:
     """Dropout rate of the layers that have dropout."""
     capacity_factor: float | None = CAPACITY_FACTOR
     recompute: tuple[tuple[int, Recompute], ...] = ()
-    """Runs of layers, from the first, and what their backward computes again: nothing, scores of the attention
-    (selective), or all but what enters the run (full); layers behind the runs keep everything."""
+    """Runs of layers, from the first, and what backward computes again; layers behind the runs keep everything."""
     grid: DeviceGrid | None = None
     """Grid of the devices that share its work; None: one device."""
     experts: ExpertParallel = PLAIN
@@ -232,7 +232,7 @@ class Decoder:
             x: the stream.
             keys: of dropout, one per sample.
         """
-        return self._layer(number, next(iter(self.spec.layers())), weights, x, keys, core_again=False)[0]
+        return self._layer(number, next(iter(self.spec.layers())), weights, x, keys, again=())[0]
 
     def ended(self, ends: dict[str, Any], x: jax.Array, wanted: jax.Array) -> jax.Array:
         """Cross entropy of the next token behind the last layer, a mean.
@@ -257,7 +257,7 @@ class Decoder:
         x = self._embedded(weights["embedding"], tokens)
         found: list[jax.Array] = []
         for number, (layer, own) in enumerate(zip(self.spec.layers(), weights["layers"], strict=True)):
-            x, _ = self._layer(number, layer, own, x, keys, core_again=False, routes=found)
+            x, _ = self._layer(number, layer, own, x, keys, again=(), routes=found)
         return jnp.stack(found)
 
     def batch(self, step: int, samples: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -324,23 +324,32 @@ class Decoder:
         def run(weights: list[dict[str, Any]], x: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
             balance: Any = 0.0
             for (number, layer), own in zip(layers, weights, strict=True):
-                x, added = self._placed_layer(number, layer, own, x, keys, core_again=kind == "selective")
+                x, added = self._placed_layer(
+                    number, layer, own, x, keys, again=kind if isinstance(kind, tuple) else ()
+                )
                 balance = balance + added
             return x, balance
 
         return run
 
     def _placed_layer(
-        self, number: int, layer: LayerSpec, weights: dict[str, Any], x: jax.Array, keys: jax.Array, *, core_again: bool
+        self,
+        number: int,
+        layer: LayerSpec,
+        weights: dict[str, Any],
+        x: jax.Array,
+        keys: jax.Array,
+        *,
+        again: tuple[str, ...],
     ) -> tuple[jax.Array, Any]:
         """A layer on the blocks of a tensor grid, or as the partitioner splits it."""
         if on_blocks := OnBlocks.of(self.grid):
 
             def part(weights: Any, x: jax.Array, keys: jax.Array, held: WholeTensors) -> jax.Array:
-                return self._layer(number, layer, weights, x, keys, core_again=core_again, held=held)[0]
+                return self._layer(number, layer, weights, x, keys, again=again, held=held)[0]
 
             return on_blocks.layer(part, weights, x, keys), 0.0
-        return self._layer(number, layer, weights, x, keys, core_again=core_again)
+        return self._layer(number, layer, weights, x, keys, again=again)
 
     def _layer(
         self,
@@ -350,42 +359,48 @@ class Decoder:
         x: jax.Array,
         keys: jax.Array,
         *,
-        core_again: bool,
+        again: tuple[str, ...],
         routes: list[jax.Array] | None = None,
         held: WholeTensors = WHOLE,
     ) -> tuple[jax.Array, Any]:
         rate = self.dropout if layer.dropout else 0.0
         rotary = not self.spec.learned_positions
         assert isinstance(layer.attention, Attention)
-        entering = norm(weights["attention_norm"], x, held)
+
+        def made_again(module: str, part: Callable[..., Any], **kept: Any) -> Callable[..., Any]:
+            return jax.checkpoint(part, **kept) if module in again else part
+
+        normed = made_again("layernorm", partial(norm, held=held))
+        entering = normed(weights["attention_norm"], x)
         seen = attention(
             layer.attention,
             weights["attention"],
             entering,
             rotary=rotary,
-            core_again=core_again,
+            core_again="core_attn" in again,
             grid=self._grid(number),
             held=held,
         )
         after = x + dropout(keys, 2 * number, rate, seen, held)
         given = x if layer.parallel_block else after
-        shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given, held)
+        shared = entering if layer.norms == 1 else normed(weights["mlp_norm"], given)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
             if routes is not None:
                 routes.append(routed(layer.mlp, weights["experts"], shared))
-            made, balance = experts(
+            through = partial(
+                experts,
                 layer.mlp,
-                weights["experts"],
-                shared,
                 capacity_factor=self.capacity_factor,
                 grid=self._grid(number),
                 how=self.experts,
                 gate=self.gate,
                 keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
             )
+            exchanges = kept_exchanges(self.experts)
+            made, balance = made_again("moe", through, policy=exchanges)(weights["experts"], shared)
         else:
-            made = mlp(weights["mlp"], shared, held)
+            made = made_again("mlp", partial(mlp, held=held))(weights["mlp"], shared)
         return after + dropout(keys, 2 * number + 1, rate, made, held), balance
 
     def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.errors import Problem
 from meshwright.schedules import schedule_named
@@ -11,6 +11,9 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import CONTEXTS, TENSORS
+
+MODULES = ("core_attn", "mlp", "moe", "layernorm")
+"""That the backward of a run computes again by themselves."""
 
 
 def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
@@ -36,6 +39,8 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
     if row.ep > 1 and not DISPATCHERS[row.dispatcher].runs:
         yield _unsplit(f"dispatcher {row.dispatcher}", [name for name, one in DISPATCHERS.items() if one.runs])
+    if row.recompute == "sel":
+        yield from module_refusals(row.recompute_modules)
     if row.optimizer_tile:
         why, fix = (
             "the optimizer here reads gradients as they are, with no copy that tiles make smaller",
@@ -51,6 +56,21 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
         yield from host_refusals(row)
+
+
+def module_refusals(modules: Iterable[str]) -> Iterator[Problem]:
+    """Modules that are not recomputed by themselves.
+
+    Args:
+        modules: as plans name them.
+    """
+    for module in dict.fromkeys(modules):
+        if module not in MODULES:
+            what, why = (
+                f"rc-sel-{module} does not run here",
+                f"of single modules, {', '.join(MODULES)} are computed again",
+            )
+            yield Problem(what=what, why=why, fix=f"use rc-sel-{MODULES[1]}, or rc-full", field="plan")
 
 
 def _slice_refusals(row: PlanRow) -> Iterator[Problem]:
