@@ -39,6 +39,14 @@ def calling_itself(w: Any, x: Any) -> Any:
 calling_itself.defvjp(lambda w, x: (calling_itself(w, x), x), lambda x, g: (2 * x.T @ g, jnp.zeros_like(x)))
 
 
+@jax.custom_vjp
+def scaled(x: Any, largest: Any) -> Any:
+    return x * 1.0
+
+
+scaled.defvjp(lambda x, largest: (x * 1.0, jnp.abs(x).max()), lambda largest, g: (g, largest))
+
+
 def stepped(loss: Any) -> Any:
     def step(w: Any, x: Any) -> Any:
         value, gradient = jax.value_and_grad(loss)(w, x)
@@ -66,6 +74,25 @@ def test_a_pullback_before_a_root_of_the_mean_sees_slopes_of_the_whole_batch(met
     found = mw.parallelize(step, method=method)(W, X)
     for one, other in zip(found, jax.jit(step)(W, X), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.compiler.whole.WholeStepWarning")
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("clip", [clipped, jax.jit(clipped), jax.checkpoint(clipped)], ids=["", "jit", "checkpoint"])
+def test_a_pullback_of_weights_sees_gradients_of_the_whole_batch(clip: Any, parts: int) -> None:
+    step = stepped(lambda w, x: (jnp.tanh(x @ clip(w)) ** 2).mean())
+    found = mw.parallelize(step, method=mw.DataParallel(num_micro_batches=parts))(W, X)
+    assert np.abs(found[0] - W).max() == pytest.approx(0.01)
+    np.testing.assert_allclose(found[0], jax.jit(step)(W, X)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_what_a_pullback_returns_in_place_of_a_gradient_is_returned_once(parts: int) -> None:
+    def step(state: Any, x: Any) -> Any:
+        return jax.grad(lambda state: (x @ scaled(*state)).mean())(state)
+
+    largest = mw.parallelize(step, method=mw.DataParallel(num_micro_batches=parts))((W, jnp.ones(())), X)[1]
+    assert float(largest) == pytest.approx(float(jnp.abs(W).max()))
 
 
 def test_a_sum_over_the_batch_before_a_pullback_is_known_to_it() -> None:

@@ -158,6 +158,16 @@ def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
     return [inner for value in eqn.params.values() if isinstance(value, HOLDS) for inner in programs_in(value)]
 
 
+def holds(eqn: core.JaxprEqn, name: str) -> bool:
+    """Whether an equation is of a primitive, or one inside of it is, at any depth.
+
+    Args:
+        eqn: of a traced program.
+        name: of the primitive.
+    """
+    return eqn.primitive.name == name or any(holds(one, name) for inner in programs_of(eqn) for one in inner.eqns)
+
+
 def programs_in(value: Any) -> list[core.Jaxpr]:
     """Programs that a parameter of an equation holds.
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax._src.source_info_util import user_context
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, CHECKPOINTS, is_dropped, opened, piece
+from meshwright.compiler.inline import CALLS, CHECKPOINTS, holds, is_dropped, opened, piece
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.blocks import in_blocks
 from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
@@ -44,6 +44,8 @@ from meshwright.compiler.samples.values import RankValue, part_shape
 
 RULED = ("custom_jvp_call", "custom_vjp_call")
 """Functions with a rule for their derivative."""
+FOLLOWED = (*CALLS, *CHECKPOINTS, *RULED, "scan", "cond")
+"""Equations of which those inside are read."""
 
 
 class Walk:
@@ -95,7 +97,9 @@ class Walk:
         """
         placements = [value.placement for value in given]
         name = eqn.primitive.name
-        if all(placement == WHOLE for placement in placements):
+        # The pullback of a function of weights may be more than a product with its cotangents, as where it clips them.
+        pulled = not self.plain and name in FOLLOWED and holds(eqn, "custom_vjp_call")
+        if all(placement == WHOLE for placement in placements) and not pulled:
             uniform = (name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)) or (
                 name in POINTWISE and all(value.uniform or not np.shape(value.value) for value in given)
             )
