@@ -17,6 +17,8 @@ from meshwright.compiler.pointwise import POINTWISE
 NO_FACTOR = -1
 """Of a dimension that cannot be split: every device needs all of it."""
 
+OF_ROWS = ("lu_pivots_to_permutation", "tridiagonal_solve")
+"""Equations whose first operand has a row where others of their kind have a matrix."""
 SUMS_OF_RANKS = ("psum", "psum_invariant")
 """Sums over axes of a mesh that the program itself names."""
 
@@ -291,7 +293,7 @@ def _keyed(eqn: core.JaxprEqn) -> SplitRule:
 def _largest(eqn: core.JaxprEqn) -> SplitRule:
     """Largest entries of each row: the dimension they are taken from stays whole."""
     factors = _Factors()
-    axis = eqn.params.get("axis", -1) % eqn.invars[0].aval.ndim
+    axis = eqn.params.get("axis", eqn.params.get("reduction_dimension", -1)) % eqn.invars[0].aval.ndim
     dims = [NO_FACTOR if place == axis else factors.new(size) for place, size in enumerate(eqn.invars[0].aval.shape)]
     return factors.rule([dims], [dims] * len(eqn.outvars))
 
@@ -329,7 +331,7 @@ def _windows(eqn: core.JaxprEqn) -> SplitRule:
 
 def _of_matrices(eqn: core.JaxprEqn) -> SplitRule:
     """Matrices or rows side by side: each is computed by itself."""
-    inner = len(eqn.params["fft_lengths"]) if eqn.primitive.name == "fft" else 2
+    inner = len(eqn.params["fft_lengths"]) if eqn.primitive.name == "fft" else 1 if eqn.primitive.name in OF_ROWS else 2
     factors = _Factors()
     side = [factors.new(size) for size in eqn.invars[0].aval.shape[:-inner]]
     arrays = [*eqn.invars, *eqn.outvars]
@@ -368,6 +370,7 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "random_split": _keyed,
     "random_seed": _keyed,
     "top_k": _largest,
+    "approx_top_k": _largest,
     **dict.fromkeys(
         (
             "reduce_window",
@@ -380,7 +383,11 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
         _windows,
     ),
     **dict.fromkeys(
-        ("cholesky", "eigh", "lu", "qr", "geqrf", "householder_product", "svd", "triangular_solve", "fft"),
+        (
+            *("cholesky", "cholesky_update", "eig", "eigh", "hessenberg", "lu", "ormqr", "qr", "geqp3", "geqrf"),
+            *("householder_product", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "fft"),
+            *OF_ROWS,
+        ),
         _of_matrices,
     ),
 }
