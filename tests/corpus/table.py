@@ -99,7 +99,9 @@ def double(tree: Any) -> Any:
 
 def difference(found: list[Any], expected: list[Any]) -> float:
     """Largest, over the largest entry of the same array or `LEAST`."""
-    if len(found) != len(expected) or any(a.shape != b.shape for a, b in zip(found, expected, strict=True)):
+    if len(found) != len(expected):
+        return float("inf")
+    if any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(found, expected, strict=True)):
         return float("inf")
     worst = 0.0
     for one, other in zip(found, expected, strict=True):

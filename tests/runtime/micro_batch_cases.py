@@ -249,7 +249,8 @@ EXACT: tuple[Loss, ...] = (
 )  # fmt: skip
 MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted, spread, normalised, renormalised)
 """Exact, but for some work that is done twice."""
-REFUSED: tuple[Loss, ...] = (in_eights,)
+UNDIVIDED: tuple[Loss, ...] = (in_eights,)
+"""Their batch stays in one piece."""
 
 
 @cache

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InputError
+from meshwright.compiler.lowering.whole import WholeStepWarning
 from meshwright.runtime.devices import jax_precision
 from tests.runtime.micro_batch_cases import (
     EXACT,
     MET,
-    REFUSED,
+    UNDIVIDED,
     Loss,
     batch,
     contrasted,
@@ -55,12 +55,11 @@ def test_so_it_is_under_every_method(loss: Loss, method: str) -> None:
         assert difference(loss, METHODS[method](4), weights(), batch()) < 1e-9
 
 
-@pytest.mark.parametrize("loss", REFUSED, ids=lambda loss: loss.__name__)
-def test_what_they_would_not_compute_is_refused_with_its_line(loss: Loss) -> None:
-    with jax_precision("fp64"):
-        with pytest.raises(InputError, match=r"would not compute what the whole batch does.*micro_batch_cases.py:\d+"):
-            difference(loss, METHODS["data"](4), weights(), batch())
-        assert difference(loss, METHODS["data"](1), weights(), batch()) < 1e-9
+@pytest.mark.parametrize("loss", UNDIVIDED, ids=lambda loss: loss.__name__)
+def test_what_they_would_not_compute_runs_without_them_and_is_said_with_its_line(loss: Loss) -> None:
+    said = r"without its 4 micro-batches: .* would not compute what the whole batch does.*micro_batch_cases.py:\d+"
+    with jax_precision("fp64"), pytest.warns(WholeStepWarning, match=said):
+        assert difference(loss, METHODS["data"](4), weights(), batch()) < 1e-9
 
 
 def test_what_is_done_twice_is_said_with_its_line() -> None:

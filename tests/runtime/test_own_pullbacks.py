@@ -76,7 +76,7 @@ def test_a_pullback_before_a_root_of_the_mean_sees_slopes_of_the_whole_batch(met
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::meshwright.compiler.whole.WholeStepWarning")
+@pytest.mark.filterwarnings("ignore::meshwright.compiler.lowering.whole.WholeStepWarning")
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("clip", [clipped, jax.jit(clipped), jax.checkpoint(clipped)], ids=["", "jit", "checkpoint"])
 def test_a_pullback_of_weights_sees_gradients_of_the_whole_batch(clip: Any, parts: int) -> None:

@@ -12,6 +12,8 @@ import optax
 import pytest
 
 from meshwright.app.step_timeline import timeline
+from meshwright.compiler.idle_devices import IdleDevicesWarning
+from meshwright.compiler.lowering.whole import WholeStepWarning
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.methods.data import DataParallel, Zero2Parallel, Zero3Parallel
 from meshwright.compiler.methods.method import Method
@@ -89,17 +91,31 @@ def test_compiling_runs_nothing_and_says_what_will_run() -> None:
     assert len(compiled.verified.peak_bytes) == 2
 
 
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        (PipeshardParallel(num_stages=3, num_micro_batches=4), "num_stages=2"),
-        (PipeshardParallel(num_stages=4, num_micro_batches=5), "does not split into 5"),
-    ],
-)
-def test_methods_that_do_not_fit_are_refused(method: Method, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parallelize(step, method=method)(initial(), tokens(SAMPLES))
-    assert words in str(caught.value)
+def test_methods_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="num_stages=2"):
+        parallelize(step, method=PipeshardParallel(num_stages=3, num_micro_batches=4))(initial(), tokens(SAMPLES))
+
+
+def test_a_batch_that_does_not_split_stays_in_one_piece() -> None:
+    run = parallelize(lambda w, x: w - jax.grad(lambda w: (x @ w).mean())(w), method=DataParallel(num_micro_batches=2))
+    words = "without its 2 micro-batches: a batch of 5 does not split .*num_micro_batches=1, a batch of 6"
+    with pytest.warns(WholeStepWarning, match=words), pytest.warns(IdleDevicesWarning):
+        run(jnp.ones((3, 2)), jnp.ones((5, 3)))
+
+
+def test_numbers_of_python_leave_the_types_of_arrays_as_they_are() -> None:
+    def descent(state: Any, x: Any) -> Any:
+        gradient = jax.grad(lambda w: (x @ w).mean())(state["w"])
+        return {"w": state["w"] - state["rate"] * gradient, "rate": state["rate"] * 0.5}
+
+    run, state = parallelize(descent, method=DataParallel()), {"w": jnp.ones((3, 2), jnp.bfloat16), "rate": 0.1}
+    batch = jnp.ones((8, 3), jnp.bfloat16)
+    for _ in range(2):
+        state = run(state, batch)
+    assert state["w"].dtype == jnp.bfloat16
+    assert state["rate"].weak_type
+    assert float(state["rate"]) == pytest.approx(0.025)
+    assert len(run._compiled) == 1
 
 
 def test_the_batch_may_change_its_size() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental import checkify, io_callback
 
 import meshwright as mw
 from meshwright.errors import InputError
 
 WEIGHTS, BATCH = jnp.ones((3, 2)), jnp.ones((8, 3))
+HALVES = mw.DataParallel(num_micro_batches=2, devices=jax.devices()[:4])
 
 
 def loss(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -66,3 +70,56 @@ def test_several_arguments_that_can_be_the_batch_do_not_hide_what_is_printed() -
 
     with pytest.raises(InputError, match=r"step at .* prints \(loss"):
         step(WEIGHTS, jnp.ones(8), BATCH)
+
+
+def test_a_step_that_a_class_declares_takes_its_object() -> None:
+    class Trainer:
+        rate = 0.5
+
+        @mw.parallelize(method=mw.DataParallel())  # type: ignore[untyped-decorator]
+        def step(self, w: jax.Array, x: jax.Array) -> jax.Array:
+            return w - self.rate * jax.grad(loss)(w, x)
+
+    np.testing.assert_allclose(Trainer().step(WEIGHTS, BATCH), WEIGHTS - 0.5 * jax.grad(loss)(WEIGHTS, BATCH))
+
+
+def test_what_is_written_without_an_answer_is_written_once_for_the_whole_batch() -> None:
+    seen: list[float] = []
+
+    def told(w: jax.Array, x: jax.Array) -> jax.Array:
+        io_callback(lambda value: seen.append(float(value)), None, value := loss(w, x), ordered=True)
+        return value
+
+    step = mw.parallelize(lambda w, x: w - jax.grad(told)(w, x), method=HALVES)
+    step(WEIGHTS, jnp.arange(24.0).reshape(8, 3))
+    assert seen == [34.5]
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.compiler.lowering.whole.WholeStepWarning")
+@pytest.mark.parametrize("inside", [False, True])
+def test_errors_that_are_checked_for_are_those_of_one_device(inside: bool) -> None:
+    def small(w: jax.Array, x: jax.Array) -> jax.Array:
+        value = loss(w, x)
+        if inside:
+            checkify.check(value < 1, "a loss of {value}", value=value)
+        return value
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        value, gradient = jax.value_and_grad(small)(w, x)
+        if not inside:
+            checkify.check(value < 1, "a loss of {value}", value=value)
+        return w - gradient
+
+    errors, _ = mw.parallelize(checkify.checkify(step), method=HALVES)(WEIGHTS, BATCH)
+    assert errors.get().startswith("a loss of 3.0")
+
+
+@pytest.mark.parametrize("method", [mw.ShardParallel(), mw.PipeshardParallel(num_stages=2)], ids=["shard", "pipeline"])
+def test_python_is_called_with_whole_values(method: Any) -> None:
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        form = jax.ShapeDtypeStruct(x.shape[:1], x.dtype)
+        weights = jax.pure_callback(lambda x: np.asarray(x).sum(1), form, x, vmap_method="expand_dims")
+        return w - jax.grad(lambda w: ((x @ w).mean(1) * weights).mean())(w)
+
+    rows = jnp.arange(24.0).reshape(8, 3) / 24
+    np.testing.assert_allclose(mw.parallelize(step, method=method)(WEIGHTS, rows), step(WEIGHTS, rows), rtol=1e-5)

@@ -18,7 +18,7 @@ from meshwright.compiler.instructions import Op
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace
 from meshwright.runtime.devices import jax_precision
-from meshwright.runtime.stacked import StackedArray
+from meshwright.runtime.stacked import StackedArray, stacked, stacked_parts
 from tests.compiler.models import largest_difference
 from tests.runtime.test_auto import given_stages
 
@@ -235,3 +235,10 @@ def test_other_processes_keep_their_parts() -> None:
         assert largest_difference(numbers(there), numbers(here)) < 1e-5
     finally:
         run.close()
+
+
+def test_stacked_keys_are_whole_arrays_of_jax() -> None:
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 5)
+    made = stacked([keys[:2], keys[2:]], (0, 2, 5))
+    np.testing.assert_array_equal(jax.random.key_data(made), jax.random.key_data(keys))
+    assert [len(part) for part in stacked_parts(made, (0, 2, 5))] == [2, 3]

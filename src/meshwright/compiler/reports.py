@@ -128,7 +128,12 @@ def reported(closed: core.ClosedJaxpr, *, behind: bool = False) -> tuple[core.Cl
 
 
 def _reports(jaxpr: core.Jaxpr) -> bool:
-    return any(eqn.primitive.name in REPORTING or _reports_inside(eqn) for eqn in jaxpr.eqns)
+    return any(_is_report(eqn) or _reports_inside(eqn) for eqn in jaxpr.eqns)
+
+
+def _is_report(eqn: core.JaxprEqn) -> bool:
+    """Whether an equation shows something; `io_callback` does where nothing comes back from it."""
+    return eqn.primitive.name in REPORTING or (eqn.primitive.name == "io_callback" and not eqn.outvars)
 
 
 def _reports_inside(eqn: core.JaxprEqn) -> bool:
@@ -146,7 +151,7 @@ class _Body:
         """What prints and callbacks read, each once."""
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
-            if name in REPORTING:
+            if _is_report(eqn):
                 call = partial(eqn.primitive.impl, **eqn.params)
                 self.items.append(Reported(call, tuple(map(self._place, eqn.invars))))
             elif not _reports_inside(eqn):

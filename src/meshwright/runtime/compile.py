@@ -40,7 +40,7 @@ from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.tracing.batch import check_parts
 from meshwright.compiler.tracing.trace import results_apart, trace_step
-from meshwright.compiler.tracing.unplaced import NotStaged, keeping
+from meshwright.compiler.tracing.unplaced import NotSplit, NotStaged, keeping
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compile_pipelines import compile_pipelines
@@ -130,11 +130,29 @@ def _compiled(asked: _Asked, method: Method, replayed: MethodPlan | None) -> Com
         if isinstance(method, FromPlan):
             raise
         return _whole_step(asked, method, why)
+    except NotSplit as why:
+        return _undivided_step(asked, method, replayed, why)
     except InputError:
         if not isinstance(method, Auto) or method.num_micro_batches:
             raise
         # Micro-batches are left open, and the step may have none: it cannot be shared out, or traced for a part.
         return _compiled(asked, replace(method, num_micro_batches=1), replayed)
+
+
+def _undivided_step(asked: _Asked, method: Method, replayed: MethodPlan | None, why: NotSplit) -> CompiledStep:
+    """A step with its batch in one piece, where micro-batches would compute something else, and what is said of it."""
+    stated = method.num_micro_batches > 1
+    if isinstance(method, FromPlan) or not (stated or isinstance(method, Auto)):
+        raise why
+    try:
+        made = _compiled(asked, replace(method, num_micro_batches=1), replayed)
+    except InputError:
+        raise why from None
+    if not stated:
+        return made
+    said = f"runs without its {method.num_micro_batches} micro-batches: {why.problems[0].what}; {why.problems[0].fix}"
+    warnings.warn(said, WholeStepWarning, stacklevel=7)
+    return replace(made, idle=(said, *made.idle))
 
 
 def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> CompiledStep:

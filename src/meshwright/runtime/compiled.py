@@ -21,10 +21,11 @@ from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.traced_step import TracedStep
+from meshwright.compiler.tracing.weak_types import as_weak, weak_places
 from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
-from meshwright.runtime.stacked import StackedArray, stacked_parts
+from meshwright.runtime.stacked import StackedArray, stacked, stacked_parts
 from meshwright.runtime.workers.remote import RemoteRuntime
 from meshwright.schedules.table import ScheduleTable
 
@@ -138,7 +139,7 @@ class CompiledStep:
         program = creation(self.program, init, arguments, wanted, parted)
         made = self.runtime.sharing(program).step(jax.tree.leaves(tuple(arguments)), 1)
         if stacking is not None:
-            made = stacking.joined_inputs(made, StackedArray)
+            made = stacking.joined_inputs(made, stacked)
         return jax.tree.unflatten(jax.tree.structure(wanted), made)
 
     def state_shapes(self) -> Any:
@@ -177,6 +178,8 @@ class CompiledStep:
 
     def _returned(self, outputs: Sequence[Any]) -> Any:
         stacking = self.step.stacking
+        if places := weak_places(self.step.jaxpr):
+            outputs = [as_weak(value) if place in places else value for place, value in enumerate(outputs)]
         if stacking is None:
             return self.step.told(jax.tree.unflatten(self.step.out_tree, outputs))
-        return self.step.told(jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, StackedArray)))
+        return self.step.told(jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, stacked)))

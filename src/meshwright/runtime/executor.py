@@ -56,6 +56,8 @@ class MeshExecutor:
         self.moments: list[TimedInstruction] | None = None
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
+        self.calling: Collection[str] = ()
+        """Executables that call Python."""
         self._compiled: dict[Any, Any] = {}
         self._runs: dict[int, Any] = {}
         """Compiled function of each RUN, by its index in the list."""
@@ -307,12 +309,7 @@ class MeshExecutor:
         places = tuple(place for place, buffer in enumerate(instruction.reads) if buffer in instruction.donates)
         name = instruction.executable or "", places
         if name not in self._compiled:
-            # Without an argument nothing else says on which devices it runs.
-            anywhere = None if instruction.reads else NamedSharding(self.mesh, PartitionSpec())
-            wanted = [
-                anywhere if self.buffers[buffer].spec is None else self.sharding(buffer)
-                for buffer in instruction.writes
-            ]
+            wanted = self._wanted([instruction], instruction)
             self._compiled[name] = jax.jit(self._functions[name[0]], out_shardings=wanted, donate_argnums=places)
         return self._compiled[name]
 
@@ -323,11 +320,20 @@ class MeshExecutor:
             part: of this mesh.
         """
         if part.form not in self._compiled:
-            wanted = [None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in part.writes]
+            wanted = self._wanted(part.runs, part)
             places = tuple(place for place, buffer in enumerate(part.reads) if buffer in part.donates)
             function = part.function(self._functions, self.buffers, self._within)
             self._compiled[part.form] = jax.jit(function, out_shardings=wanted, donate_argnums=places)
         return self._compiled[part.form]
+
+    def _wanted(self, runs: Sequence[Instruction], part: Instruction | JoinedRuns) -> list[NamedSharding | None]:
+        """Shardings of what is written; XLA chooses the others, but where it would choose one device.
+
+        Without an argument nothing else says on which devices it runs, and what Python is called with is on one.
+        """
+        chosen = part.reads and not any(run.executable in self.calling for run in runs)
+        anywhere = None if chosen else NamedSharding(self.mesh, PartitionSpec())
+        return [anywhere if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in part.writes]
 
     def _within(self, value: Any, buffer: int, stacked: bool) -> Any:
         """A value inside of a joined part, or a stack of several, sharded as its buffer is."""

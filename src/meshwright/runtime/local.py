@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from meshwright.compiler.inline import holds
 from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.channels import local_channels
@@ -57,6 +58,13 @@ class LocalRuntime:
                 zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
             )
         ]
+        calling = {
+            name
+            for name, closed in program.executables.items()
+            if any(holds(eqn, "pure_callback") for eqn in closed.jaxpr.eqns)
+        }
+        for executor in self.executors:
+            executor.calling = calling
 
     def slow_down(self, paces: Sequence[Sequence[float]]) -> None:
         """Let every instruction take as long as on another device.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
+from types import MethodType
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from meshwright.compiler.tracing.batch_arguments import batch_argument
 from meshwright.compiler.tracing.calls import CallForm, StepCall
 from meshwright.compiler.tracing.garbage import garbage_left
 from meshwright.compiler.tracing.users_mesh import mesh_aside
+from meshwright.compiler.tracing.weak_types import is_weak
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compile import Backing, compile_step
@@ -177,6 +179,15 @@ class ParallelizedStep:
         self.on_step(CallDone(number=number, result=result, seconds=seconds))
         return result
 
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """The step of an object whose class declares it, as of any function: the object is its first argument.
+
+        Args:
+            owner: the object; None of the class itself.
+            kind: the class.
+        """
+        return self if owner is None else MethodType(self, owner)
+
     def recorded(self, *arguments: Any, **keywords: Any) -> tuple[Any, Moments]:
         """Run the step once and say when each instruction ran; each is waited for, so the step takes longer.
 
@@ -220,7 +231,7 @@ def parallelize(
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis. Without it, the second, or
             the first behind it that can be a batch where the second cannot: its arrays have several first axes, or it
             comes back among the results, as moments do. Numbers and keys in them belong to all samples; arrays may hold
-            a multiple of the samples of others.
+            a multiple of the samples of others, and belong to all if their first axis is no multiple of most.
         static_argnums: arguments that are part of the program, as `jax.jit` takes them; strings, functions and other
             values that are no arrays are so in any case.
         static_argnames: the same by name.
@@ -292,8 +303,8 @@ def _mark(leaf: Any) -> Any:
     return leaf.aval if isinstance(leaf, jax.Array) else _form(leaf)
 
 
-def _form(leaf: Any) -> tuple[tuple[int, ...], Any]:
+def _form(leaf: Any) -> tuple[tuple[int, ...], Any, bool]:
     """Shape and type; of arrays, of which a step has hundreds, in a tenth of the time that asking JAX takes."""
     if isinstance(leaf, jax.Array | DistributedArray):
-        return leaf.shape, leaf.dtype
-    return np.shape(leaf), jax.dtypes.result_type(leaf)
+        return leaf.shape, leaf.dtype, is_weak(leaf)
+    return np.shape(leaf), jax.dtypes.result_type(leaf), is_weak(leaf)

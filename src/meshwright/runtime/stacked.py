@@ -52,6 +52,20 @@ class StackedArray(DistributedArray):
         return f"StackedArray({self.dtype}{list(self.shape)} in parts of {np.diff(self.bounds).tolist()} rows)"
 
 
+def stacked(parts: Sequence[Any], bounds: Bounds) -> Any:
+    """One array of parts; of keys of random numbers a whole one, as JAX reads them from nothing else.
+
+    Args:
+        parts: arrays of one type, one behind the other along their first axis.
+        bounds: where each part begins, and the number of rows.
+    """
+    if not jax.dtypes.issubdtype(parts[0].dtype, jax.dtypes.prng_key):
+        return StackedArray(parts, bounds)
+    keys = [part.gather() if isinstance(part, RemoteArray) else part for part in parts]
+    numbers = np.concatenate([np.asarray(jax.random.key_data(part)) for part in keys])
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(keys[0]))
+
+
 def stacked_parts(value: Any, bounds: Bounds) -> list[Any]:
     """Parts of an array; those that it has, where they are the same.
 

@@ -182,6 +182,79 @@ def test_what_a_step_does_to_python_is_one_error_with_its_line(step: Any, words:
     assert all(problem.fix for problem in raised.value.problems)
 
 
+def asks_for_the_item(w: jax.Array, x: jax.Array) -> Any:
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w - gradient, value.item()  # here
+
+
+def formats(w: jax.Array, x: jax.Array) -> Any:
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w - gradient, len(f"{value:.3f}")  # here
+
+
+def branches(w: jax.Array, x: jax.Array) -> Any:
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w if value > 3 else w - gradient  # here
+
+
+def chooses_samples(w: jax.Array, x: jax.Array) -> Any:
+    return w - jax.grad(lambda w: (x @ w)[x[:, 0] > 0].mean())(w)  # here
+
+
+def assigns(w: jax.Array, x: jax.Array) -> Any:
+    w[0] = 0.0  # here
+    return w - jax.grad(loss)(w, x)
+
+
+def has_a_loss_of_every_sample(w: jax.Array, x: jax.Array) -> Any:
+    return w - jax.grad(lambda w: (x @ w).mean(1))(w)  # here
+
+
+def mixes_up_shapes(w: jax.Array, x: jax.Array) -> Any:
+    return w - jax.grad(lambda w: (x @ w.T).mean())(w)  # here
+
+
+def draws_by_numpy(w: jax.Array, x: jax.Array) -> Any:
+    kept = np.random.random(x.shape) > 0.5
+    return w - jax.grad(loss)(w, x * kept)  # here
+
+
+@pytest.mark.parametrize(
+    ("step", "fix"),
+    [
+        (asks_for_the_item, "call .item() on what the step returns"),
+        (formats, "jax.debug.print('{x}', x=value)"),
+        (branches, "jax.numpy.where"),
+        (chooses_samples, "jax.numpy.where(mask, values, 0).sum() / mask.sum()"),
+        (assigns, "array.at[index].set(value)"),
+        (has_a_loss_of_every_sample, "losses.mean()"),
+        (mixes_up_shapes, "jax.tree.map(jax.numpy.shape, arguments)"),
+        (draws_by_numpy, "draw random numbers with jax.random"),
+    ],
+)
+def test_what_cannot_be_traced_is_told_with_its_line_and_what_to_write(step: Any, fix: str) -> None:
+    with pytest.raises(InputError) as raised:
+        trace_step(step, (WEIGHTS, BATCH))
+    (problem,) = raised.value.problems
+    assert f"tests/compiler/python_effects/test_refusals.py:{line_in(step)} (" in problem.what
+    assert fix in problem.fix
+
+
+def measures_itself(w: jax.Array, x: jax.Array) -> Any:
+    return w - jax.grad(loss)(w, x), np.random.random()
+
+
+def test_a_number_of_python_that_a_step_returns_is_another_each_time() -> None:
+    with pytest.raises(InputError, match="each time it is traced: a number of Python that it returns differs"):
+        trace_step(measures_itself, (WEIGHTS, BATCH))
+
+
+def test_a_step_that_returns_nothing_is_told() -> None:
+    with pytest.raises(InputError, match="returns nothing") as raised:
+        trace_step(lambda w, x: None, (WEIGHTS, BATCH))
+    assert "return params" in raised.value.problems[0].fix
+
+
 def test_prints_and_kept_values_are_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     def both(w: jax.Array, x: jax.Array) -> jax.Array:
         value, gradient = jax.value_and_grad(loss)(w, x)

@@ -41,6 +41,11 @@ def test_frozen_weights_that_do_not_come_back_are_told_by_their_axes() -> None:
     assert batch_argument(lambda params, frozen, batch: params, (PARAMS, UNLIKE, BATCH)) == (2,)
 
 
+def test_a_batch_of_several_first_axes_is_what_does_not_come_back() -> None:
+    graphs = {"y": jnp.zeros((SAMPLES,)), "edges": jnp.ones((5, 2))}
+    assert batch_argument(alike, (PARAMS, UNLIKE, graphs)) == (2,)
+
+
 def test_optimizers_without_moments_are_no_batch() -> None:
     assert batch_argument(alike, (PARAMS, (), BATCH)) == (2,)
 

@@ -165,10 +165,25 @@ def test_what_is_printed_in_rounds_that_nobody_counts_is_refused_with_its_line()
 def test_what_reads_no_samples_is_refused() -> None:
     with pytest.raises(InputError, match=r"no samples in arguments \(1,\) of 1"):
         trace_step(descent(lambda w, x: (x @ w).mean()), (WEIGHTS,))
-    with pytest.raises(InputError, match="batch arguments of 3 and 8 samples"):
-        trace_step(descent(lambda w, x: (x[0] @ w).mean() + x[1].mean()), (WEIGHTS, (BATCH, jnp.ones((3, 2)))))
     with pytest.raises(InputError, match="no samples to split into 2 micro-batches"):
         trace_step(descent(lambda w, x: (w * x).mean()), (WEIGHTS, 1.0), micro_batches=2)
+
+
+def test_what_has_another_first_axis_than_most_belongs_to_all_samples() -> None:
+    loss = descent(lambda w, x: (x[0] @ w).mean() + x[1].mean() + (x[2] @ w).sum())
+    step = trace_step(loss, (WEIGHTS, (BATCH, jnp.ones((3, 2)), BATCH)), micro_batches=2)
+    assert [step.jaxpr.invars[place].aval.shape for place in step.batch] == [BATCH[::2].shape] * 2
+
+
+def test_numbers_of_python_and_strings_beside_a_loss_are_handed_through() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        def loss(w: jax.Array) -> Any:
+            return (x @ w).mean(), {"parts": 2, "name": "mean", "rows": x.sum(1)}
+
+        (_, beside), gradient = jax.value_and_grad(loss, has_aux=True)(w)
+        return w - gradient, beside["rows"].reshape(beside["parts"], -1), len(beside["name"])
+
+    assert [var.aval.shape for var in trace_step(step, (WEIGHTS, BATCH)).jaxpr.outvars] == [(3, 2), (2, 4), ()]
 
 
 def plain_loss(w: jax.Array, x: jax.Array) -> jax.Array:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from meshwright.compiler.tracing.unplaced import NotStaged
+from meshwright.compiler.tracing.unplaced import NotSplit, NotStaged
 from meshwright.errors import InputError, Problem
 
 
@@ -36,16 +36,25 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     ends = np.cumsum(sizes)
     leaves = jax.tree.leaves(tuple(arguments))
     places = [leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place])]
-    samples = {np.shape(leaves[place])[0] for place in places if np.shape(leaves[place])}
-    return tuple(place for place in places if not _of_all_samples(leaves[place], samples))
+    axes = [np.shape(leaves[place])[0] for place in places if np.shape(leaves[place])]
+    return tuple(place for place in places if not _of_all_samples(leaves[place], axes))
 
 
-def _of_all_samples(leaf: Any, sizes: Collection[int]) -> bool:
-    """Whether a leaf of a batch argument belongs to all samples at once: a number, a key of random numbers."""
+def _of_all_samples(leaf: Any, axes: Sequence[int]) -> bool:
+    """Whether a leaf of a batch argument belongs to all samples at once.
+
+    It does if it is a number or a key of random numbers, or if its first axis is no multiple of the most frequent one:
+    nodes beside edges, times that all samples share.
+
+    Args:
+        leaf: of a batch argument.
+        axes: first axes of all leaves.
+    """
     shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf)
-    if not shape:
+    if not shape or (shape == (2,) and dtype == np.uint32 and len(set(axes)) > 1):
         return True
-    return shape == (2,) and dtype == np.uint32 and len(sizes) > 1
+    least, most = max(min(axes), 1), max(set(axes), key=lambda size: (axes.count(size), size))
+    return any(size % least for size in axes) and bool(shape[0] % most)
 
 
 def check_parts(arguments: Sequence[Any], batch_argnums: Sequence[int], micro_batches: int, parts: int) -> None:
@@ -83,32 +92,22 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
         micro_batches: parts.
 
     Raises:
-        InputError: they cannot.
+        NotSplit: they cannot.
     """
     problems = []
     for shape in shapes:
         if shape.shape[0] % micro_batches:
             nearest = [n for n in range(1, shape.shape[0] + 1) if shape.shape[0] % n == 0]
             best = min(nearest, key=lambda n: abs(n - micro_batches))
+            more = -(-shape.shape[0] // micro_batches) * micro_batches
             problems.append(
                 Problem(
                     what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
-                    why="all micro-batches have one size",
-                    fix=f"num_micro_batches={best}",
+                    why=f"all micro-batches have one size, and the first axis of {shape.shape} counts samples",
+                    fix=f"num_micro_batches={best}, a batch of {more} (drop or pad the last one), or samples put first",
                     field="num_micro_batches",
                 )
             )
-    counts = sorted({shape.shape[0] for shape in shapes})
-    if any(count % (counts[0] or 1) for count in counts):
-        problems.append(
-            Problem(
-                what=f"batch arguments of {' and '.join(map(str, counts))} samples",
-                why="the first axis of every batch argument counts the same samples, or so many for each of them",
-                fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state;"
-                " or name the batch arguments (batch_argnums)",
-                field="batch",
-            )
-        )
     if not shapes and micro_batches > 1:
         raise NotStaged(
             Problem(
@@ -119,7 +118,7 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
             )
         )
     if problems:
-        raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
+        raise NotSplit(problems[:1] if len({p.what for p in problems}) == 1 else problems)
 
 
 def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
@@ -129,4 +128,4 @@ def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
         shape: of all.
         parts: how many.
     """
-    return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype)
+    return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype, weak_type=shape.weak_type)

@@ -15,8 +15,8 @@ from meshwright.errors import MeshwrightError
 def batch_argument(fun: Callable[..., Any], arguments: Sequence[Any]) -> tuple[int, ...]:
     """Position of the argument that holds samples: the second, unless it can be none and one behind it can.
 
-    A batch has arrays, all of one first axis, and does not come back among the results, as moments in
-    `step(params, moments, batch)` do.
+    A batch has arrays, of one first axis where some argument has, and does not come back among the results, as moments
+    in `step(params, moments, batch)` do.
 
     Args:
         fun: the step; it is traced only where shapes leave several arguments.
@@ -30,7 +30,8 @@ def batch_argument(fun: Callable[..., Any], arguments: Sequence[Any]) -> tuple[i
     """
     if len(arguments) < 2:
         return ()
-    able = [place for place in range(1, len(arguments)) if _one_first_axis(arguments[place])]
+    held = [place for place in range(1, len(arguments)) if any(map(np.shape, jax.tree.leaves(arguments[place])))]
+    able = [place for place in held if _one_first_axis(arguments[place])] or held
     if not able:
         return (1,)
     if able[0] == 1 and len(able) > 1:

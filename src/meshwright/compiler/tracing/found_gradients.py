@@ -21,6 +21,7 @@ from jax._src.interpreters.partial_eval import DynamicJaxprTracer
 from jax.extend import core
 
 from meshwright.compiler.marking import bind_gradient
+from meshwright.compiler.tracing.calls import Static
 
 _FINDING: ContextVar[bool] = ContextVar("finding_gradients", default=False)
 _TRACED = jax.make_user_context(default_value=None)
@@ -66,7 +67,8 @@ def _marked(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> A
     def flat_loss(*leaves: Any) -> Any:
         token = _FINDING.set(False)
         try:
-            return fun(*jax.tree.unflatten(tree, leaves))
+            results = fun(*jax.tree.unflatten(tree, leaves))
+            return (results[0], _closed(results[1])) if has_aux else results
         finally:
             _FINDING.reset(token)
 
@@ -86,7 +88,20 @@ def _marked(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> A
         return tuple(jax.tree.unflatten(tree, found))
 
     results = jax.tree.unflatten(jax.tree.structure(shapes), outputs)
-    return (results[0], pullback, results[1]) if has_aux else (results, pullback)
+    return (results[0], pullback, _opened(results[1])) if has_aux else (results, pullback)
+
+
+def _closed(tree: Any) -> Any:
+    """Auxiliary results; numbers of Python, strings and functions among them are handed through, as JAX does."""
+    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else Static(leaf), tree)
+
+
+def _opened(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.value if isinstance(leaf, Static) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Static),
+    )
 
 
 def _plain(leaf: Any) -> bool:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import checkify
 from jax.extend import core
 
 from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
 from meshwright.compiler.python_effects.files import files_written
 from meshwright.compiler.python_effects.kept import TraceWatch
 from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem, writing_problem
+from meshwright.compiler.python_effects.remedies import remedy
 from meshwright.compiler.python_effects.state import PythonState
 from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.tracing.found_gradients import gradients_found
 from meshwright.compiler.tracing.named_axes import axis_without_members
-from meshwright.compiler.tracing.unplaced import unplaced
+from meshwright.compiler.tracing.unplaced import NotStaged, unplaced
 from meshwright.compiler.tracing.users_mesh import users_mesh
 from meshwright.errors import InputError, MeshwrightError, Problem
 
@@ -56,9 +59,12 @@ def traced_loss(
         meeting,
     ):
         # A function of its own for each, or JAX would remember the first.
+        errors = checkify.next_code()
         with effects_refused(fun) as watch:
             once, alone = _traced(flat, shapes, watch)
         before = PythonState(fun)
+        # Errors that `checkify` finds are numbered in the order of tracing.
+        checkify.next_code = count(errors + 1).__next__
         with effects_refused(fun) as watch, files_written() as written:
             again, _ = _traced(flat, shapes, watch, beside=(AGAIN,))
         read = partial(unplaced, differentiated=gradients, meshed=meshed, alone=alone)
@@ -83,7 +89,14 @@ def traced_loss(
     if written := written | before.written():
         raise writing_problem(fun, written)
     once, reports = reported(once, behind=reports_behind)
-    check_effects(fun, once.jaxpr)
+    if not once.jaxpr.outvars and not once.jaxpr.effects and reports is None:
+        raise InputError(
+            what=f"{start_of(fun)} returns nothing",
+            why="JAX computes what a function returns, and leaves arguments as they are",
+            fix="return the new state and what is to be read, such as return params, opt_state, loss",
+            field=getattr(fun, "__name__", "step"),
+        )
+    check_effects(fun, once.jaxpr, cut=gradients)
     return once, reports
 
 
@@ -124,11 +137,15 @@ def tracing_errors(
         yield
     except jax.errors.UnexpectedTracerError as error:
         raise _stale(fun, _at(error)) from None
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
         number = Problem(
             what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
             why="Python's if, while, float, int and numpy see the program before it runs",
-            fix="use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy instead of numpy",
+            fix=remedy(error, "use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy for numpy"),
             field=getattr(fun, "__name__", "step"),
         )
         raise _writing_first(fun, written(), number, error) from None
@@ -139,7 +156,7 @@ def tracing_errors(
         untraced = Problem(
             what=f"{start_of(fun)} cannot be traced{_at(error)}",
             why=f"{type(error).__name__}: {said}",
-            fix="make it run under jax.jit with the same arguments first",
+            fix=remedy(error, "make it run under jax.jit with the same arguments first"),
             field=getattr(fun, "__name__", "step"),
         )
         raise _writing_first(fun, written(), untraced, error) from error
@@ -163,21 +180,24 @@ def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:
             raise _stale(fun, f": {line}" if line else "")
 
 
-def check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
+def check_effects(fun: Callable[..., Any], program: core.Jaxpr, *, cut: bool = False) -> None:
     """Refuse what happens beside the computation: calls of Python with results, references that are written to, and
     prints where nobody knows how often they happen.
 
     Args:
         fun: of the user, for what is said about it.
         program: its own.
+        cut: whether it is one whose gradients are equations.
 
     Raises:
         InputError: it does such things.
+        NotStaged: it checks for errors inside of a gradient, which `checkify` makes results of in a whole step.
     """
     acting = _first_effect(program)
     if acting is not None:
         line = line_of(acting)
-        raise InputError(
+        refusal = NotStaged if cut and acting.primitive.name == "check" else InputError
+        raise refusal(
             what=f"{start_of(fun)} does more than compute ({acting.primitive.name})" + (f": {line}" if line else ""),
             why="parts of it run on several meshes, once for every micro-batch and again for recomputation; prints and"
             " jax.debug.callback are called behind the step, where it is known how often they happen",
@@ -254,7 +274,16 @@ def _difference(one: core.Jaxpr, other: core.Jaxpr) -> str | None:
             for a, b in zip(programs_in(value), programs_in(second.params[name]), strict=False):
                 if a is not b and (found := _difference(a, b)) is not None:
                     return found
-    return None if len(one.eqns) == len(other.eqns) else ""
+    if len(one.eqns) != len(other.eqns):
+        return ""
+    results = zip(one.outvars, other.outvars, strict=False)
+    return ": a number of Python that it returns differs" if any(_other_number(a, b) for a, b in results) else None
+
+
+def _other_number(one: Any, other: Any) -> bool:
+    return (isinstance(one, core.Literal) or isinstance(other, core.Literal)) and not (
+        isinstance(one, core.Literal) and isinstance(other, core.Literal) and _equal(one.val, other.val)
+    )
 
 
 def _alike(one: core.JaxprEqn, other: core.JaxprEqn) -> bool:
@@ -264,15 +293,19 @@ def _alike(one: core.JaxprEqn, other: core.JaxprEqn) -> bool:
     for a, b in zip([*one.invars, *one.outvars], [*other.invars, *other.outvars], strict=True):
         if a.aval.shape != b.aval.shape or a.aval.dtype != b.aval.dtype:
             return False
-        if isinstance(a, core.Literal) and not _equal(a.val, b.val if isinstance(b, core.Literal) else None):
+        if _other_number(a, b):
             return False
     return True
 
 
 def _other_constants(one: core.ClosedJaxpr, other: core.ClosedJaxpr) -> str | None:
     """What is said about constants that differ; None where all are the same."""
-    same = len(one.consts) == len(other.consts) and all(map(_equal, one.consts, other.consts))
-    return None if same else ": an array made by numpy differs"
+    held = zip(one.jaxpr.constvars, one.consts, other.consts, strict=False)
+    different = next((var for var, value, again in held if not _equal(value, again)), None)
+    if different is None:
+        return None if len(one.consts) == len(other.consts) else ": an array made by numpy differs"
+    line = next((line for eqn in one.jaxpr.eqns if different in eqn.invars and (line := line_of(eqn))), "")
+    return ": an array made by numpy differs" + (f": {line}" if line else "")
 
 
 def _equal(one: Any, other: Any) -> bool:

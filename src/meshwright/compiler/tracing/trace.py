@@ -23,7 +23,8 @@ from meshwright.compiler.traced_step import TracedStep, around_mark
 from meshwright.compiler.tracing.batch import batch_part, batch_places, check_shared_out
 from meshwright.compiler.tracing.constants_inside import with_constants_inside
 from meshwright.compiler.tracing.reading import traced_loss
-from meshwright.compiler.tracing.unplaced import NotStaged
+from meshwright.compiler.tracing.unplaced import NotSplit, NotStaged
+from meshwright.compiler.tracing.weak_types import is_weak
 from meshwright.errors import InputError, Problem
 
 
@@ -60,7 +61,9 @@ def flattened(
     """
     leaves, in_tree = jax.tree.flatten(tuple(arguments))
     batch = batch_places(arguments, batch_argnums)
-    shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves)
+    shapes = tuple(
+        jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf), weak_type=is_weak(leaf)) for leaf in leaves
+    )
     check_shared_out([shapes[place] for place in batch], micro_batches)
     out_tree: list[Any] = []
 
@@ -94,7 +97,8 @@ def trace_step(
 
     Raises:
         NotStaged: it takes no gradient, several, or some in loops.
-        InputError: the batch cannot be divided, or micro-batches would compute something else than the whole batch.
+        NotSplit: micro-batches would compute something else than the whole batch.
+        InputError: the batch cannot be divided.
     """
     given = flattened(fun, arguments, batch_argnums, micro_batches)
     step = _traced(fun, given, updates)
@@ -111,7 +115,7 @@ def trace_step(
             return _shared(fun, given, step, micro_batches, updates, behind=True, meeting=mean is None)
     except NotShared as why:
         if mean is None:
-            raise InputError(_not_shared_problem(why)) from None
+            raise NotSplit(_not_shared_problem(why)) from None
     said = as_said(step, _traced(fun, given, micro_batches), mean)
     return replace(said, micro_batches=micro_batches, updates=updates)
 

@@ -75,6 +75,10 @@ class NotStaged(InputError):
     """A step that is not one gradient and an update behind it, so that it is not cut there."""
 
 
+class NotSplit(InputError):
+    """A step whose micro-batches would not compute what its whole batch does."""
+
+
 def unplaced(
     closed: core.ClosedJaxpr, *, differentiated: bool, meshed: bool = False, alone: Collection[str] = ()
 ) -> core.ClosedJaxpr:
