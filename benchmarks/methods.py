@@ -49,7 +49,7 @@ METHODS = (
         stated=("ep", "capacity_factor"),
         priced=(LOAD, "test_gates_count_the_room_of_an_expert_their_own_way"),
         run=(RUN, "test_gates_with_capacity_route_alike_on_8_devices"),
-        left_out="dispatch by one-hot products is not priced; answers do not give the share of dropped tokens",
+        left_out="dispatch by one-hot products is not priced",
     ),
     Method(
         name="Switch Transformers",
@@ -279,6 +279,23 @@ METHODS = (
                 ),
                 "the zero-bubble forms; a run gathers embedding and head once a step and repeats the forward of each "
                 "group of layers",
+            ),
+            (
+                "PipeFisher",
+                2023,
+                ("--optimizer pipefisher",),
+                ("tests/estimate/test_states.py", "test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step"),
+                None,
+                "K-FAC is not run; its factors do not stand in the timeline",
+            ),
+            (
+                "Mobius",
+                2023,
+                ("mobius.vpp4.off-wog",),
+                ("tests/estimate/test_paging.py", "test_two_stages_are_on_the_device"),
+                None,
+                "runs have its order with weights on the devices, by PipeshardParallel; mapping of neighbours to "
+                "different root complexes; not searched",
             ),
             (
                 "PowerSGD",

@@ -65,9 +65,10 @@ def job_assumptions(
     if workload.tokens is not None:
         found += _of_run(workload.failures, cluster.devices)
     if model.is_moe:
-        value = f"fullest expert rank has {significant(workload.expert_imbalance)}x the mean tokens, none dropped"
+        load = f"fullest expert rank has {significant(workload.expert_imbalance)}x the mean tokens"
         if workload.expert_load is not None:
-            value = f"{workload.expert_load.described}; the fullest rank of each layer counts, no token is dropped"
+            load = f"{workload.expert_load.described}; the fullest rank of each layer counts"
+        value = f"{load}; no token is dropped unless a plan states a capacity"
         found.append(Assumption(name="experts", value=value, basis="assumed"))
     if workload.training and (where := _WHOLE[software(workload.software).whole_gradients]):
         value = f"FSDP keeps them whole on every rank and scatters them once a step where it adds up {where} (no_sync)"
