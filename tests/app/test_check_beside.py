@@ -126,3 +126,16 @@ def test_formats_of_states_have_the_names_of_torch_in_files_of_bridge(tmp_path: 
     assert not report.violations
     assert report.inputs is not None
     assert report.inputs.workload.precision.moments == "bf16"
+
+
+def test_a_stage_of_classes_is_no_decoder_in_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--stage is given"):
+        read(tmp_path, f"accelerate launch --mixed_precision bf16 src/{TRAINER} --stage cls\n")
+
+
+def test_as_many_devices_are_proposed_as_a_file_says_processes(tmp_path: Path) -> None:
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 6\n"
+    (tmp_path / "run.yaml").write_text(text)
+    (asked,) = [one for one in check(tmp_path / "run.yaml").violations if one.what == "no cluster is given"]
+    assert "6xH100" in asked.fix
+    assert "the file starts 6 processes" in asked.why

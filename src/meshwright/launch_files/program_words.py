@@ -109,8 +109,8 @@ _OF_PAIRS = re.compile(
     r"(?:=|$)"
 )
 """Options of trainers on pairs, rewards and answers."""
-_STAGES = ("rm", "dpo", "ppo", "kto", "orpo", "simpo", "grpo")
-"""Values of `--stage` of LLaMA-Factory's program that run a sequence more than once, or more than one model."""
+_STAGES = ("rm", "dpo", "ppo", "kto", "orpo", "simpo", "grpo", "cls", "prm", "orm")
+"""Values of `--stage` of LLaMA-Factory and its forks: passes over pairs, several models, or a head of another kind."""
 
 
 def of_several_models(launch: Launch) -> Iterator[Problem]:

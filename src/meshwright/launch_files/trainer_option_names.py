@@ -17,7 +17,7 @@ PIECES = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
 """Switches of the transformers trainer, TRL 0.12 to 0.15 and LLaMA-Factory that have logits made in pieces."""
 MAKES_ENGINE = ("zero_stage",)
 """What programs call the stage of an engine that they make themselves, as DeepSpeed-Chat does."""
-FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
+FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp", "fsdp_config")
 LISTS = ("lora_target_modules", "modules_to_save")
 BITS = ("load_in_kbits", "bits", "quantization_bit")
 """Bits that frozen weights are stored in: 16 and 32 are no quantisation."""

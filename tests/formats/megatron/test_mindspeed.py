@@ -96,7 +96,8 @@ def test_fine_tuning_reads_adapters() -> None:
 
 
 def test_options_that_are_the_same_are_told_in_one_sentence() -> None:
-    found = read("--num-layers 4 --use-fused-rmsnorm --use-fused-swiglu --tokenizer-name-or-path your tokenizer path")
+    options = "--use-fused-rmsnorm --use-fused-swiglu --use-wandb --tokenizer-name-or-path your tokenizer path"
+    found = read(f"--num-layers 4 {options} --num-experts 4 --moe-router-load-balancing-type pai_megatron_aux_loss")
     assert not found.problems
     assert sum("of MindSpeed, a kernel" in note for note in found.notes) == 1
     assert any("left to fill in: 'your tokenizer path'" in note for note in found.notes)

@@ -62,7 +62,7 @@ _OF_A_PLAN = re.compile(
 )
 """Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
 _OF_DATA = re.compile(
-    r"-paths?$|^--wandb-|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
+    r"-paths?$|^--(?:use-|enable-)?(?:wandb|swanlab|tensorboard|mlflow|comet)\b|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
 )
 """Options that say where samples are and who loads them."""
 

@@ -294,7 +294,16 @@ _PLACEHOLDERS = ("your", "<your", "[your", "path/to/your", "/path/to/your")
 _OF_OTHERS = {
     ("--position-embedding-type", "rotary"): ("rope", "by its name of forks"),
     ("--moe-token-dispatcher-type", "alltoall_seq"): ("alltoall", "by its name of releases before 2025"),
-    ("--moe-router-load-balancing-type", "noaux_tc"): ("none", "by its name of MindSpeed"),
+    **{
+        ("--moe-router-load-balancing-type", own): (name, "by its name of MindSpeed")
+        for own, name in (
+            ("noaux_tc", "none"),
+            ("pai_megatron_aux_loss", "aux_loss"),
+            ("group_limited_greedy", "aux_loss"),
+            ("softmax_topk", "none"),
+            ("sparsemixer_topk", "none"),
+        )
+    },
 }
 """Values by another name, each with today's and whose name it is."""
 _OF_FORKS = ("--tokenizer-type", "--lr-decay-style", "--dataloader-type")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RECORDS = ("args", "wandb", "hydra")
 YAML = (".yaml", ".yml")
 MAX_KEYS = 20_000
+CONTAINER = "training.config.ConfigContainer"
+"""The class of the whole configuration of a run of Megatron-Bridge."""
 _DUMPED = re.compile(r"^(?:\s*\d+:)?\s*([A-Za-z_][A-Za-z0-9_]*) \.{2,} ?(.*?)\s*$")
 _INVERTED = {
     "add_bias_linear": "--disable-bias-linear",
@@ -96,14 +98,18 @@ def script_of(text: str, kind: str) -> str:
             word = None if value is None else _double_quoted(value) if "$" in value else shlex.quote(value)
             held.setdefault(key_line(lines, key), []).append(option if word is None else f"{option} {word}")
         return command_of(held, f"{nemo.launcher} train.py".strip() if nemo.launcher else "python train.py")
-    values = _dumped(text) if kind == "args" else _table(text, kind)
+    fields: Mapping[str, str] = {}
+    if kind == "hydra" and CONTAINER in text:
+        values, fields = _of_bridge(text)
+    else:
+        values = _dumped(text) if kind == "args" else _table(text, kind)
     if kind == "hydra" and (under := _base_of(text)):
         why = f"its options lie over those of {under}, which is not read: number formats and sharding may be there"
         fix = "check the arguments that the run prints when it starts: --from args"
         raise InputError(what="the file says a part of a run", why=why, fix=fix, code="MW231")
     said: dict[int, list[str]] = {}
     for option, value, key in _options(values, kind):
-        at = key_line(lines, key)
+        at = key_line(lines, fields.get(key, key))
         said.setdefault(at, []).append(option if value is None else f"{option} {value}")
     if not any(name in values or f"--{name.replace('_', '-')}" in values for name in _OF_A_PLAN):
         shown = {"args": "the arguments Megatron-LM prints when it starts", "yaml": "options under MODEL_ARGS"}
@@ -113,6 +119,15 @@ def script_of(text: str, kind: str) -> str:
         )
     start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
     return command_of(said, start)
+
+
+def _of_bridge(text: str) -> tuple[dict[str, object], Mapping[str, str]]:
+    """Values of a run of Megatron-Bridge, and the fields that say those of other names."""
+    from meshwright.formats.megatron.bridge_run import SAID_BY, run_values  # few files are such
+
+    _table(text, "hydra")  # bounds it
+    data = parsed(text, "YAML", "configuration of a run")
+    return run_values(data if isinstance(data, dict) else {}), SAID_BY
 
 
 def nemo_of(text: str, kind: str) -> NemoConfig | None:

@@ -116,7 +116,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         fix = "give --set per_device_train_batch_size=N, or check the script that starts the trainer"
         what = "per_device_train_batch_size is not known"
         question = Problem(what=what, why=why, fix=fix, field="per_device_train_batch_size")
-        return reader.launch(None, questions=(question,))
+        return reader.launch(None, questions=(question,), started=_started(reader))
     workload["global_batch"] = row.gbs
     started = reader.get("num_processes")
     notes = trainer.notes + (
@@ -126,8 +126,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
-    own_count = started if type(started) is int and started > 0 else None
-    return reader.launch(row, workload=workload, notes=notes, started=own_count)
+    return reader.launch(row, workload=workload, notes=notes, started=_started(reader))
+
+
+def _started(reader: KeyReader) -> int | None:
+    """Processes that the file says it starts."""
+    count = reader.get("num_processes")
+    return count if type(count) is int and count > 0 else None
 
 
 def _own_division(reader: KeyReader, files: Files) -> KeyReader | None:

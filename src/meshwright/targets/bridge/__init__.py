@@ -151,8 +151,11 @@ def _by_tables(name: str, text: str) -> bool:
 
 
 def _recognised(name: str, text: str) -> bool:
+    from meshwright.formats.megatron.records import CONTAINER
     from meshwright.targets.bridge import recipe
 
+    if CONTAINER in text and name.endswith((".yaml", ".yml")):
+        return False  # the whole configuration of a run is read as the options that it holds
     by_words = _by_overrides(name, text) or _by_options(name, text)
     return by_words or _by_driver(name, text) or _by_tables(name, text) or recipe.recognised(name, text)
 
