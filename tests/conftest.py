@@ -38,6 +38,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000)  # compiling a step thaws them, and each look at all of them takes half a second
         gc.enable()
 
 
