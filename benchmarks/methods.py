@@ -103,7 +103,7 @@ METHODS = (
         stated=("epbal",),
         priced=(LOAD, "test_pools_of_smartmoe_put_the_heaviest_expert_beside_a_light_one"),
         run=(RUN, "test_experts_placed_by_load_fill_ranks_as_priced_and_send_nothing_more"),
-        left_out="one fixed placement for the stated load; moving to another one is not priced; verify and run "
+        left_out="one fixed placement for the stated load, with the steps that repay the move to it; verify and run "
         "of a plan with epbal hold experts in blocks, with the same values",
     ),
     Method(
