@@ -159,7 +159,10 @@ def test_offload_lowers_its_memory_and_not_the_time(case: Case, letter: str) -> 
     without = case.with_row(offload="").estimate()
     with_it = case.with_row(offload=letter).estimate()
     kind = {"o": "optimizer", "a": "activations", "w": "weights"}[letter]
-    assert all(memory(stage, kind) == 0 for stage in with_it.stages)
+    # The head runs backward at once: what it keeps stays.
+    # Schedules of two directions have two.
+    assert sum(memory(stage, kind) > 0 for stage in with_it.stages) <= 2 * (letter == "a")
+    assert_never_more(with_it, without, kind)
     others = {"optimizer", "activations", "weights", "gradients"} - {kind}
     for name in others:
         assert_never_more(with_it, without, name)

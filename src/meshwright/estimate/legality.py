@@ -216,7 +216,7 @@ def _in_plan_words(problem: Problem, row: PlanRow) -> Problem:
 def _schedule_problems(row: PlanRow) -> list[Problem]:
     """What its schedule has against a row."""
     schedule = schedule_named(row.schedule)
-    found = [*paging_problems(schedule, row.strategy())]
+    found = [*paging_problems(schedule, row.strategy())] if schedule.pages else []
     found += [_in_plan_words(problem, row) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
     kinds = {"sel": "selective", "uni": "grouped", "block": "none"}
     again = recompute_problem(schedule, {kinds.get(row.recompute, row.recompute)}) if row.pp > 1 else None
