@@ -1,4 +1,5 @@
-"""Values of Python files without running them: literals, names set once to one, and arithmetic of whole numbers."""
+"""Values of Python files without running them: literals, names set once to one, arithmetic of whole numbers, and lists
+made by counting."""
 
 from __future__ import annotations
 
@@ -38,7 +39,38 @@ def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         left, right = expression_value(node.left, names), expression_value(node.right, names)
         if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 10**12:
             return _OPERATIONS[type(node.op)](left, right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text_of(part, names) for part in node.values)
+    if isinstance(node, ast.ListComp):
+        return _each_of_range(node, names)
     return ast.literal_eval(node)
+
+
+MOST_ENTRIES = 10_000
+"""Of a list that is made by counting."""
+
+
+def _text_of(part: ast.expr, names: Mapping[str, Any]) -> str:
+    """A part of a formatted text; ValueError where its format says more than the value."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    if not isinstance(part, ast.FormattedValue) or part.conversion != -1 or part.format_spec is not None:
+        raise ValueError("a format of its own")
+    return str(expression_value(part.value, names))
+
+
+def _each_of_range(node: ast.ListComp, names: Mapping[str, Any]) -> list[Any]:
+    """The entries of `[... for i in range(n)]`."""
+    (loop,) = node.generators
+    made = loop.iter
+    plain = isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "range"
+    if not plain or loop.ifs or loop.is_async or not isinstance(loop.target, ast.Name):
+        raise ValueError("not made by counting")
+    assert isinstance(made, ast.Call)
+    counted = range(*(expression_value(one, names) for one in made.args))
+    if len(counted) > MOST_ENTRIES:
+        raise ValueError("too many entries")
+    return [expression_value(node.elt, {**names, loop.target.id: at}) for at in counted]
 
 
 def constants(tree: ast.Module) -> dict[str, Any]:

@@ -111,6 +111,28 @@ def test_a_branch_on_the_devices_is_followed_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("modules", "plan"),
+    [
+        ('["blocks.*.feed_forward"]', "rc-sel-mlp"),
+        ('[f"blocks.{i}.feed_forward" for i in range(32)]', "rc-sel-mlp"),
+        ('[f"blocks.{i}.feed_forward" for i in range(16)]', None),
+        ('[f"blocks.{i:02d}.feed_forward" for i in range(32)]', None),
+        ('[f"blocks.{i}.feed_forward" for i in range(10**9)]', None),
+    ],
+)
+def test_modules_may_be_listed_by_counting(modules: str, plan: str | None, tmp_path: Path) -> None:
+    mode = "mode=TransformerActivationCheckpointingMode.selected_modules"
+    report = checked(
+        tmp_path, SEVEN.replace("TransformerActivationCheckpointingMode.full", f"{mode}, modules={modules}")
+    )
+    if plan is None:
+        assert any("ac_config" in one.what for one in report.violations)
+    else:
+        assert report.ok
+        assert report.name.endswith(plan)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "told"),
     [
         ("fused_ops=False", "block_mods={}", "model.block_mods is 'given'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +19,7 @@ SIZES = ("num_layers", "hidden", "heads", "norm", "gated", "biases")
 
 def describes(facts: Mapping[str, Any]) -> bool:
     """Whether `read_facts` found a whole model but for its vocabulary."""
-    return all(name in facts for name in SIZES)
+    return "hybrid" in facts or all(name in facts for name in SIZES)
 
 
 def described_model(facts: Mapping[str, Any], *, name: str, vocab: int, notes: tuple[str, ...] = ()) -> ModelSpec:
@@ -33,6 +34,10 @@ def described_model(facts: Mapping[str, Any], *, name: str, vocab: int, notes: t
     Raises:
         InputError: sizes contradict each other.
     """
+    if "hybrid" in facts:
+        from meshwright.formats.megatron.hybrid import hybrid_model  # few options describe such
+
+        return replace(hybrid_model(facts["hybrid"], name=name, vocab=vocab), notes=notes)
     longest = facts["max_positions"]
     layers = [_layer(facts, index) for index in range(facts["num_layers"])]
     runs = tuple(LayerRun(layers=(layer,), repeats=len(list(same))) for layer, same in groupby(layers))

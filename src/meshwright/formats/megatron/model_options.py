@@ -36,7 +36,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
     layers, hidden, heads = (values.whole(flag) for flag in ("--num-layers", "--hidden-size", "--num-attention-heads"))
     sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"}
     if sizes & values.hidden.keys():
-        return _vocabulary(values), []
+        return read_vocabulary(values), []
     if not (layers > 0 and hidden > 0 and heads > 0):
         missing = [flag for flag in ("--num-layers", "--hidden-size", "--num-attention-heads") if not values.has(flag)]
         why = f"the model's shape is not said without {', '.join(missing)}" if missing else "sizes are at least 1"
@@ -61,7 +61,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "learned_positions": values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
         and not values.has("--use-rotary-position-embeddings"),
         **read_constants(values),
-        **_vocabulary(values),
+        **read_vocabulary(values),
     }
     facts["max_positions"] = values.whole("--max-position-embeddings") or values.whole("--seq-length", 1024)
     problems: list[Problem] = []
@@ -106,7 +106,7 @@ def _shared(values: Values, problems: list[Problem]) -> bool:
     return kind == "multiquery"
 
 
-def _vocabulary(values: Values) -> dict[str, Any]:
+def read_vocabulary(values: Values) -> dict[str, Any]:
     """What options say of the vocabulary, whether they say the sizes or not."""
     said = next((flag for flag in ("--vocab-size", "--padded-vocab-size") if values.has(flag)), None)
     vocab = {} if said is None else {"vocab": values.whole(said)}

@@ -151,6 +151,11 @@ def _facts(values: Values, program: str, notes: list[str]) -> tuple[dict[str, An
     """What options say of the model, and what is wrong in it; nothing where its layers are of several kinds."""
     mixed = _mixed(program, values)
     if mixed:
+        from meshwright.formats.megatron.hybrid import hybrid_facts  # few scripts train such
+
+        found, wrong = hybrid_facts(values)
+        if found:
+            return found, wrong
         notes.append(f"{mixed} makes layers of Mamba, or of several kinds, which a model's config.json describes")
         return {}, []
     facts, problems = read_facts(values)

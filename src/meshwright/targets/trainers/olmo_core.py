@@ -253,11 +253,19 @@ def _recompute(reader: KeyReader) -> dict[str, Any]:
     if mode == "full":
         return {"recompute": "full"}
     modules = reader.get(f"{_AC}.modules")
-    if mode == "selected_modules" and modules == ["blocks.*.feed_forward"]:
+    if mode == "selected_modules" and modules in (["blocks.*.feed_forward"], _every_feed_forward(reader)):
         return {"recompute": "sel", "recompute_modules": ("mlp",)}
     why = "full recompute, and that of blocks.*.feed_forward, are read"
     reader.refuse(_AC, f"{mode} {modules or ''}".strip(), why, "use full")
     return {}
+
+
+def _every_feed_forward(reader: KeyReader) -> list[str]:
+    """The feed-forward part of each layer by its own name."""
+    shapes = {name.lower(): shape for name, (_, shape) in _SHAPES.items()}
+    shape = shapes.get(reader.word(f"{MODEL}.{FACTORY}"))
+    count = reader.degree(f"{MODEL}.n_layers", shape.layers if shape is not None else 1)
+    return [f"blocks.{at}.feed_forward" for at in range(count)]
 
 
 def _optimizer(reader: KeyReader) -> str:
