@@ -139,3 +139,27 @@ def test_as_many_devices_are_proposed_as_a_file_says_processes(tmp_path: Path) -
     (asked,) = [one for one in check(tmp_path / "run.yaml").violations if one.what == "no cluster is given"]
     assert "6xH100" in asked.fix
     assert "the file starts 6 processes" in asked.why
+
+
+def test_what_is_asked_for_may_say_the_length(tmp_path: Path) -> None:
+    keys = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    (tmp_path / "zero.json").write_text(json.dumps(keys))
+    asked = check("llama-3.1-8b", source=tmp_path / "zero.json", cluster="8xH100", search=False)
+    assert not any("sequence length" in note for note in asked.warnings)
+    batch = ("per_device_train_batch_size=1",)
+    told = check("llama-3.1-8b", source=tmp_path / "zero.json", cluster="8xH100", search=False, settings=batch)
+    assert any("states no sequence length" in note for note in told.warnings)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--hidden_width=2048 --num_layers=16 --max_steps=10", "whose own options or files say the plan"),
+        ("--num_layers=16 --hidden_size=2048 --tensor_model_parallel_size=2", "of a fork that writes options with _"),
+    ],
+)
+def test_a_program_of_its_own_is_no_fork_for_one_name(tmp_path: Path, options: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read(
+            tmp_path, f"export HF_TOKEN=<your-token-here> # to stream\ntorchrun --nproc_per_node=8 train.py {options}\n"
+        )

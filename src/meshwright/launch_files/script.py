@@ -115,7 +115,8 @@ def _with_inputs(
         own["global_batch"] = flags.workload.get("global_batch")
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}
     inputs = job_inputs(replace(asked, **own, model=model, cluster=cluster, gpus=None))
-    if asked.seq_len is None and own.get("seq_len") is None and not asked.lengths and not inputs.model.pooled:
+    stated = asked.seq_len is not None or own.get("seq_len") is not None or bool(asked.lengths)
+    if not stated and not inputs.model.pooled and not flags.questions:  # what is asked for may say it
         length = inputs.workload.seq_len
         notes.append(f"the file states no sequence length: {length:,} tokens are assumed; --seq sets another")
     flags = replace(flags, notes=(*flags.notes, *notes))

@@ -61,7 +61,7 @@ MINDSPEED = {
     ),
     **dict.fromkeys(
         (
-            *("--tokenizer-name-or-path", "--prompt-type", "--lora-alpha", "--rope-scaling-beta-fast"),
+            *("--prompt-type", "--lora-alpha", "--rope-scaling-beta-fast"),
             *("--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim"),
             *("--rope-scaling-original-max-position-embeddings", "--swap-optimizer-times", "--lora-load"),
         ),
@@ -208,5 +208,6 @@ EARLIER = {
         takes=True,
     ),
     **MINDSPEED,
+    "--tokenizer-name-or-path": _gone("of forks, whose vocabulary the options say", takes=True),
     "--use-mpi": _gone("of forks, whose processes MPI starts"),
 }

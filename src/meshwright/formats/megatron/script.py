@@ -306,7 +306,7 @@ def _options_alone(script: Script) -> ChosenCommand:
             fix = "check the configuration that it reads, or price its plan: check MODEL --plan PLAN"
         flags = [one.text.partition("=")[0] for launch in started for one in launch.words]
         plain = [f"--{flag[2:].replace('_', '-')}" for flag in flags if flag[:2] == "--" and "_" in flag]
-        if any(flag in known_options() for flag in plain) and any(one in flag for flag in plain for one in _ESSENTIAL):
+        if sum(any(one in flag for one in _ESSENTIAL) for flag in plain if flag in known_options()) > 1:
             why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
             fix = "check the arguments that the run prints when it starts: --from args"
         open_words = [one.unknown for launch in started for one in launch.words if not one.text]

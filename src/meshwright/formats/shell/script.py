@@ -120,7 +120,9 @@ def _own_file(word: Word, files: Mapping[str, Value]) -> Word:
     return Word(literal(option + word.last_part, word.place or ScriptLine("", 0)))
 
 
-_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*$)", re.MULTILINE)
+_TO_FILL_IN = re.compile(
+    r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*(?:[ \t]#.*)?$)", re.MULTILINE
+)
 
 
 _OLD_ARITHMETIC = re.compile(r"\$\[([\w\s+*/%(){}$<>=!&|-]*)\]")
