@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, seconds, signed_percent, slower, usd
+from meshwright.units import (
+    GIB,
+    MOST_DIGITS,
+    number_or_word,
+    of_capacity,
+    percent,
+    percents,
+    rounded,
+    scaled,
+    seconds,
+    signed_percent,
+    slower,
+    usd,
+    whole_number,
+)
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-6, 1e6), min_size=1, max_size=11))
@@ -47,3 +61,16 @@ def test_a_quantity_is_written_in_one_way(text: str, expected: str) -> None:
 @pytest.mark.parametrize("rounding_error", [0.0, 7e-15, -1e-17])
 def test_what_rounds_to_no_time_is_no_time(rounding_error: float) -> None:
     assert seconds(rounding_error) == "0 s"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "1.0", "1e3", "1_000", " 1", "x", "9" * (MOST_DIGITS + 1), "9" * 5000]
+)
+def test_what_is_no_whole_number_stays_a_word(text: str) -> None:
+    assert whole_number(text) is None
+    assert number_or_word(text) == text
+
+
+@given(st.integers(0, 10**MOST_DIGITS - 1))
+def test_a_whole_number_is_read_as_it_was_written(number: int) -> None:
+    assert whole_number(str(number)) == number_or_word(str(number)) == number

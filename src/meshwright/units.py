@@ -25,6 +25,29 @@ _RATE = re.compile(_NUMBER + r"([KkMmGgTt]?)([iI]?)(bytes?|Bytes?|bits?|Bits?|B|
 _SIZE = re.compile(_NUMBER + r"([KkMmGgTt])([iI]?)([Bb]?)\s*")
 
 
+MOST_DIGITS = 300
+"""Of a whole number in foreign text; no quantity has more, and Python reads no more than 4,300."""
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that a text is, in decimal digits; None for any other text.
+
+    Args:
+        text: without a sign.
+    """
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def number_or_word(text: str) -> int | str:
+    """The whole number that a text is, or else the text.
+
+    Args:
+        text: a value of an option.
+    """
+    number = whole_number(text)
+    return text if number is None else number
+
+
 def rate_bytes_per_s(text: str, *, network: bool = False) -> float | None:
     """Bytes per second of `50GB/s`, `400Gb/s`, `400Gbps`, `400Gbit/s`, `50GBps` or `40GiB/s`; None for other texts.
 

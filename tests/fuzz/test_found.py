@@ -489,3 +489,18 @@ def test_a_report_of_a_plan_set_with_other_parts_is_refused(place: tuple[str, ..
 def test_a_step_that_no_number_of_devices_makes_is_refused() -> None:
     with pytest.raises(InfeasibleError):
         meshwright.size("gpt2", device="H100", step_time=1e-308, time_limit=3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "--seq-length {}",
+        "--max-position-embeddings {}",
+        "--num-layers-per-stage {}",
+        "--micro-batch-size {}",
+    ],
+)
+def test_numbers_of_thousands_of_digits_in_a_script_are_told(change: str) -> None:
+    script = Path("train.sh")
+    script.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 {change.format('9' * 4400)}\n")
+    assert main(["check", "llama-3.1-8b", str(script), "--gpus", "8xH100"]) in (2, 3, 5)

@@ -14,6 +14,7 @@ from meshwright.formats.shell.launch import processes
 from meshwright.formats.shell.values import Word
 from meshwright.launch_files.trainer_option_names import MAKES_ENGINE
 from meshwright.launch_files.trainer_options import names_engine, read_trainer_options
+from meshwright.units import number_or_word, whole_number
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
@@ -164,10 +165,11 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
     if said.get("fsdp") in ("no", "false"):
         del said["fsdp"]
     fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
+    version = whole_number(said.get("fsdp_version", "1"))
     names = ("hybrid_shard_zero2", "hybrid_shard", "shard_grad_op", "no_shard", "full_shard")
     strategy = next((name.upper() for name in names if name in fsdp), "FULL_SHARD")
     shards = {
-        "fsdp_version": int(said.get("fsdp_version", "1")) if said.get("fsdp_version", "1").isdecimal() else 1,
+        "fsdp_version": 1 if version is None else version,
         "fsdp_sharding_strategy": said.get("fsdp_sharding_strategy", strategy),
         "fsdp_offload_params": "offload" in fsdp or said.get("fsdp_offload_params", "") == "true",
         **({"fsdp_reshard_after_forward": False} if said.get("fsdp_reshard_after_forward") == "false" else {}),
@@ -186,8 +188,8 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
 
 def _machines(said: Mapping[str, str]) -> dict[str, int]:
     """Nodes that a launcher starts on: one where its words say none, nothing where they are not known."""
-    nodes = said.get("num_machines", said.get("nnodes", "1"))
-    return {"num_machines": int(nodes)} if nodes.isdecimal() and int(nodes) > 0 else {}
+    nodes = whole_number(said.get("num_machines", said.get("nnodes", "1")))
+    return {"num_machines": nodes} if nodes else {}
 
 
 _DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps")
@@ -197,7 +199,7 @@ _DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device", 
 def _by_deepspeed(launch: Launch, said: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str]:
     """What `accelerate launch --use_deepspeed` says, as its configuration would, with the file that it names."""
     path = dict(engine_files(launch)).get(OF_ACCELERATE)
-    own = {name: int(said[name]) if said[name].isdecimal() else said[name] for name in _DEEPSPEED if name in said}
+    own = {name: number_or_word(said[name]) for name in _DEEPSPEED if name in said}
     keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "DEEPSPEED",

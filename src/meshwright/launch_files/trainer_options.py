@@ -28,6 +28,7 @@ from meshwright.launch_files.trainer_option_names import (
     OPTIMIZERS,
     PIECES,
 )
+from meshwright.units import number_or_word
 
 _FOR_ADAPTERS = re.compile(r"(?:^|[_.-])(?:q?lora|peft)(?=[_.-]|$)")
 """In names of programs that train nothing but adapters."""
@@ -384,4 +385,4 @@ def _batch_asked(own: Mapping[str, str], values: Mapping[str, object]) -> Iterat
 
 def _value(text: str) -> object:
     """A number, a switch or a word."""
-    return int(text) if text.isdecimal() else text.lower() == "true" if text.lower() in _BOOLEAN else text
+    return text.lower() == "true" if text.lower() in _BOOLEAN else number_or_word(text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.launch_files.source import LaunchSource
 from meshwright.launch_files.violation import Violation
+from meshwright.units import whole_number
 
 _WORDS = {
     "tp": ("tensor", "tp_size"),
@@ -41,7 +42,7 @@ def _place_of(field: str, source: LaunchSource, launch: LaunchFile) -> str:
     parts = _WORDS.get(field, ())
     about = [option for option in places if any(part in option for part in parts)]
     about = [option for option in about if field == "mbs" or "micro" not in option]
-    values = {one.option: int(one.value) for one in launch.said if one.value.isdecimal()}
+    values = {one.option: whole_number(one.value) or 0 for one in launch.said}
     # Of a product of degrees the largest is the likeliest to be lowered.
     said = places[max(about, key=lambda option: values.get(option, 0))] if about else ""
     last = field.rpartition(".")[2]

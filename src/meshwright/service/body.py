@@ -16,11 +16,11 @@ from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, FieldKind, Flag, Numbers, Texts, shortened
 from meshwright.records import as_json
 from meshwright.service.catalogue import OWN_PARALLELIZERS, TEXT_OF_SCRIPT, asked_fields, takes_document
+from meshwright.units import MOST_DIGITS
 
 FILES = "files"
 """Documents of a request by name, as a command line would find them in its folder."""
 MOST_FILES = 32
-MOST_DIGITS = 300
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|-$|(.*[/#\\])?\.\.($|[/#\\])")
 """Starts of texts that name a place of a machine: rooted, of a home, above the folder, standard input."""

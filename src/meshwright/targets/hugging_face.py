@@ -16,6 +16,7 @@ from meshwright.targets import adapters, seeing
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan, Rule, Says, only
+from meshwright.units import number_or_word
 
 ARGUMENTS = adapters.ARGUMENTS
 SCRIPT = adapters.SCRIPT
@@ -288,8 +289,7 @@ def _constant(name: str, files: Files, reader: KeyReader) -> int | None:
     found = text and re.search(rf"^{name} = (\S{{1,40}})$", text, re.MULTILINE)
     if not text or not found:
         return None
-    value = int(found[1]) if found[1].isdecimal() else found[1]
-    own = KeyReader(keys={name: value}, file=(SCRIPT, text), problems=reader.problems)
+    own = KeyReader(keys={name: number_or_word(found[1])}, file=(SCRIPT, text), problems=reader.problems)
     reader.beside.append(own)
     return own.degree(name)
 
@@ -315,7 +315,7 @@ def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
 def _settings(reader: KeyReader) -> dict[str, object]:
     """What `optim_args` says: `rank=64, update_proj_gap=100`."""
     parts = (part.partition("=") for part in str(reader.get("optim_args") or "").split(","))
-    return {name.strip(): int(said) if said.strip().isdecimal() else said for name, _, said in parts}
+    return {name.strip(): number_or_word(said.strip()) for name, _, said in parts}
 
 
 def galore(said: Mapping[str, object], *, rank: str, every: str, usual: tuple[int, int] = (128, 200)) -> str:

@@ -11,6 +11,7 @@ from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.units import whole_number
 
 OF_WORDS = ("CausalLM", "LMHead", "ConditionalGeneration")
 """What names of classes hold whose heads predict words."""
@@ -145,8 +146,8 @@ def _tied(fields: Fields) -> bool:
     and the text model's word counts.
     """
     inner = fields.flag("tie_word_embeddings", default=False)
-    version = str(fields.around("transformers_version") or "").partition(".")[0]
-    decides = version.isdecimal() and int(version) >= UNTIES
+    version = whole_number(str(fields.around("transformers_version") or "").partition(".")[0])
+    decides = version is not None and version >= UNTIES
     outer = fields.around("tie_word_embeddings")
     if decides and outer is True and not inner:
         fields.remark(UNCLEAR_TIE)

@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.megatron.layout import write_layout
 from meshwright.formats.megatron.options import Values
+from meshwright.units import whole_number
 
 DUALPIPE = "--schedules-method"
 _DENSE, _SHARED, _OVER_TENSORS, _EMPTY = (
@@ -65,7 +66,7 @@ def as_megatron(values: Values) -> list[str]:
 def _without_empty(values: Values, layers: int) -> list[str]:
     """The model and its stages without layers that pass on what they get, by which stages are made even."""
     text = values.text(_EMPTY)
-    empty = {int(part) for part in text.split(",") if part.strip().isdecimal()}
+    empty = {number for part in text.split(",") if (number := whole_number(part.strip())) is not None}
     stages = values.whole("--pipeline-model-parallel-size", 1)
     each = values.whole("--num-layers-per-virtual-pipeline-stage") or layers // stages
     chunks = layers // each if each else 0

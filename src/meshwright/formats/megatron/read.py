@@ -22,6 +22,7 @@ from meshwright.formats.megatron.script import ChosenCommand, training_launch
 from meshwright.formats.shell import Script, Word, processes, read_script, word
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.units import whole_number
 
 _LAYERS_OF_STAGES = (
     "--num-layers-per-virtual-pipeline-stage",
@@ -289,7 +290,7 @@ def _positions(values: Values) -> Iterator[Problem]:
     """
     # Looked at where it is known: no plan needs it, and who asks for options does not ask for this one.
     said = (values.given.get(flag, ("",))[:1] for flag in (_POSITIONS, "--seq-length"))
-    most, length = (int(text) if (text := "".join(one)).isdecimal() else None for one in said)
+    most, length = (whole_number("".join(one)) for one in said)
     if most is not None and length is not None and most < length:
         why = f"sequences have {length} tokens, and it stops where there are fewer positions"
         what, fix = f"{_POSITIONS} is {most}", f"use {length} or more"

@@ -13,6 +13,7 @@ from meshwright.formats.megatron.options import known_options
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import known_text, unknown_of
+from meshwright.units import whole_number
 
 _OTHER_MODELS = {
     "bert": "an encoder that fills in masked words",
@@ -105,7 +106,8 @@ def _tasks(launch: Launch) -> int | None:
     text = known_text(value) if unknown_of(value) is None else ""
     others = tuple(word for word in launch.launcher if word.text.rpartition("/")[2] != "srun")
     alone = not replace(launch, launcher=others).distributed and processes(launch.launcher) == (None, None)
-    return int(text) if alone and text.isdecimal() and 1 < int(text) < 10**7 else None
+    tasks = whole_number(text) if alone else None
+    return tasks if tasks is not None and 1 < tasks < 10**7 else None
 
 
 _OF_TEACHERS = (

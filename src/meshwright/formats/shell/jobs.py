@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.formats.shell.launch import Launch, processes
 from meshwright.formats.shell.values import Word
+from meshwright.units import whole_number
 
 _OF_THE_RUN = re.compile(
     r"(?:node|machine)_rank|save|load|seed|output_(?:dir|path)|(?:logging|tensorboard|log)_dir|run_name|report_to"
@@ -102,8 +103,9 @@ def _named(said: Sequence[dict[str, str]], started: Sequence[Launch], job: str) 
     """Positions of the jobs that a number or a name means: a value that differs, or the line where one is started."""
     if not job:
         return []
-    if job.isdecimal() and 1 <= int(job) <= len(said):
-        return [int(job) - 1]
+    number = whole_number(job)
+    if number is not None and 1 <= number <= len(said):
+        return [number - 1]
     wanted, differing = job.lower(), _differing(said)
     places = [at for at, launch in enumerate(started) if wanted == str(launch.place).lower()]
     values = [

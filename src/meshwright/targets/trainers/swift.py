@@ -24,6 +24,7 @@ from meshwright.targets.keys import KeyReader, Keys, table_of
 from meshwright.targets.trainers import commands, shared, swift_names
 from meshwright.targets.trainers.commands import Command
 from meshwright.targets.trainers.swift_megatron import megatron_launch
+from meshwright.units import whole_number
 
 TITLE = "ms-swift"
 _VERBS = "sft|pt|rlhf|infer|export|eval|deploy|rollout|sample"
@@ -143,7 +144,7 @@ def _count(one: _Started, name: str) -> tuple[int | None, Open | None]:
     unknown, text = unknown_of(value), known_text(value)
     if unknown is not None:
         return None, Open(what=name, unknown=unknown, place=one.launch.place, field="devices")
-    return (int(text), None) if text.isdecimal() and int(text) > 0 else (None, None)
+    return whole_number(text) or None, None
 
 
 def _own_processes(one: _Started) -> int | None:
