@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshwright
 from meshwright.errors import InputError
+from meshwright.estimate.exchanges import EXCHANGE_UNITS, PAIRED_ON_TIME, exposed_exchanges
+from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.work_seconds import LayerCompute
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.row_text import parse_row
+from meshwright.specs.strategy import EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
+from meshwright.strategies.columns import BEST_OVERLAP
+from tests.strategies.columns import columns
 
 DEEPSEEK = {
     "gpus": "2048xH800",
@@ -57,6 +68,32 @@ def test_combined_1f1b_hides_exchanges_but_those_of_its_warm_up() -> None:
     assert delayed < alone
     shared = step_s(plan.format("epov-shared."), **job)
     assert shared < alone
+
+
+@given(exchange_s=st.floats(1e-6, 1.0), compute_s=st.floats(0.0, 1.0), units=st.integers(1, 200))
+def test_kernels_that_exchange_slow_what_runs_beside_them_by_the_multiprocessors_that_they_hold(
+    exchange_s: float, compute_s: float, units: int
+) -> None:
+    """Source: the rule of `meshwright.kernels.overlap`, and 20 multiprocessors of `EXCHANGE_UNITS`."""
+    hardware = replace(hardware_of(resolve_gpus("8xH100").groups[0], Workload(seq_len=8, global_batch=8)), units=units)
+    slowdown = max(hardware.efficiency.overlap_slowdown, units / max(units - EXCHANGE_UNITS, 1))
+    shared = replace(columns(ep=8), ep_overlap=np.array([EXPERT_OVERLAPS.index("shared")]))
+    best = replace(shared, ep_overlap=np.array([BEST_OVERLAP]))
+    compute = LayerCompute(rows=1)
+    for phase in ("forward", "input_gradient"):
+        compute.add(compute.shared, phase, np.array([2 * compute_s]))
+    on_time = hardware.software.overlap
+    waits = exchange_s * (1 - on_time)
+    beside = max(exchange_s * on_time - compute_s, exchange_s * on_time * (1 - 1 / slowdown))
+    alone = {
+        (way, phase): np.array([exchange_s]) for way in ("dispatch", "combine") for phase in ("forward", "backward")
+    }
+    whole = np.zeros(1), np.zeros(1)
+    least = exchange_s * (1 - max(PAIRED_ON_TIME, on_time) / slowdown)
+    for place, seconds in exposed_exchanges(alone, compute, whole, shared, hardware).items():
+        assert seconds == pytest.approx(waits + beside), place
+    for place, seconds in exposed_exchanges(alone, compute, whole, best, hardware).items():
+        assert seconds == pytest.approx(least), place
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,12 @@ def test_an_opened_space_has_the_answer_of_the_same_space_searched_at_once(
     assert accounted(whole) == accounted(at_once)
 
 
+@pytest.mark.parametrize("names", [("1f1b", "interleaved"), ("zb-v", "v-min")])
+def test_schedules_of_one_kind_are_searched_in_one_space(names: tuple[str, ...]) -> None:
+    space = held_to(Space(pins=PIPELINES.pins, opened=("schedule",)), schedule=names)
+    assert schedule_spaces(space, PIPELINES.model) == [space]
+
+
 def test_no_plan_is_quicker_than_the_outline_of_its_schedule() -> None:
     formulas, sketched = schedule_spaces(Space(pins=PIPELINES.pins, opened=("schedule",)), PIPELINES.model)
     assert formulas.pinned("schedule") == ("1f1b", "interleaved")
