@@ -46,6 +46,14 @@ def test_each_file_of_an_export_is_checked_without_a_question(tmp_path: Path, ta
         _comes_back(mw.check(path, search=False), step_s)
 
 
+@pytest.mark.parametrize("target", ["galvatron", "megatron-deepspeed"])
+def test_a_length_that_no_file_states_is_that_of_the_plan(tmp_path: Path, target: str) -> None:
+    plan = "dp8.z2.mbs1.gbs16.rc-full" if target == "galvatron" else "tp2.nosp.dp4.z1.mbs1.gbs16"
+    planned = mw.estimate("llama-2-7b", gpus="8xH100", plan=plan, seq_len=8192, target=target).best
+    mw.export(planned, target=target, directory=tmp_path / "out")
+    _comes_back(mw.check(tmp_path / "out", search=False), planned.estimate.step_time_s)
+
+
 @pytest.mark.parametrize("target", ["accelerate", "axolotl", "llamafactory"])
 def test_adapters_of_an_export_come_from_its_files(tmp_path: Path, target: str) -> None:
     step_s, files = _exported(tmp_path / "out", target, lora="r=16,targets=q_proj,v_proj")

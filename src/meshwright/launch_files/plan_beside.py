@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,13 +30,14 @@ class PlanBeside:
     """Of all files that the target writes for the plan."""
 
     @classmethod
-    def of(cls, source: str | os.PathLike[str]) -> PlanBeside | None:
+    def of(cls, source: str | os.PathLike[str], among: Iterable[str] = TARGETS) -> PlanBeside | None:
         """The plan beside a file; None for text that is in no file, or where the file is none of an export.
 
         It is one where all that a target writes for the plan lies in its folder.
 
         Args:
             source: path, or text of several lines.
+            among: targets that may have written it.
 
         Raises:
             InputError: the plan file is broken.
@@ -46,7 +48,7 @@ class PlanBeside:
         planned = read_job(path).planned if is_one_plan(path) else None
         if planned is None or isinstance(planned, MeasuredJob):
             return None
-        for target in TARGETS:
+        for target in among:
             names = _written(planned, target)
             if Path(source).name in names and all((path.parent / name).is_file() for name in names):
                 return cls(path=path, job=planned, target=target, names=names)
@@ -58,6 +60,12 @@ class PlanBeside:
             return asked, ()
         note = f"the cluster is that of {self.path}: {self.job.cluster.name}"
         return replace(asked, cluster=self.job.cluster), (note,)
+
+    def of_its_length(self, asked: JobFields) -> tuple[JobFields, str]:
+        """A question with the sequences of the plan, of a file that states none, and the note that says so."""
+        length = self.job.workload.seq_len
+        note = f"the sequence length is that of {self.path}: {length:,} tokens"
+        return replace(asked, seq_len=length), note
 
     @property
     def model(self) -> ModelSpec:

@@ -82,6 +82,9 @@ def script_question(
         violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]
         violations += [Violation.of("ASK", problem) for problem in flags.questions]
         return None, violations, flags, launch
+    if beside is not None and asked.seq_len is None and not asked.lengths and flags.workload.get("seq_len") is None:
+        asked, note = beside.of_its_length(asked)
+        flags = replace(flags, notes=(*flags.notes, note))
     flags, inputs = _with_inputs(flags, launch.target, asked, model, cluster)
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]

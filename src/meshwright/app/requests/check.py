@@ -258,6 +258,11 @@ def _launch_file(folder: Path, values: Mapping[str, Any]) -> Path | None:
         return next((path for path, target in found.items() if target == asked), next(iter(found)))
     if not targets:
         return None
+    from meshwright.launch_files.plan_beside import PlanBeside
+
+    whole = (path for path, target in found.items() if PlanBeside.of(path, (target,)) is not None)
+    if asked is None and (path := next(whole, None)) is not None:
+        return path  # others are parts of its export
     shown = ", ".join(f"{path.name} ({target})" for path, target in list(found.items())[:8])
     what, why = f"{str(folder)!r} has files of {len(targets)} targets", f"each may state a plan: {shown}"
     raise InputError(what=what, why=why, fix=f"name one of the files, or its target: --from {targets[0]}", code="MW201")
