@@ -19,7 +19,8 @@ batch into two micro-batches.
 {totals}
 
 **staged**: cut at its gradient, with micro-batches and stages as asked. **whole**: in one piece, without micro-batches,
-which the step's `explain()` says. **refused**: with the reason below.
+which the step's `explain()` says. **undivided**: staged, with the batch in one piece, as micro-batches would compute
+something else. **refused**: with the reason below.
 
 """
 
@@ -27,6 +28,9 @@ LIBRARIES = {
     "jax": "JAX alone", "optax": "Optax", "chex": "Chex", "linen": "Flax Linen", "nnx": "Flax NNX",
     "equinox": "Equinox", "haiku": "Haiku",
 }  # fmt: skip
+UNDIVIDED = "runs without its "
+"""How the note begins of a step whose micro-batches were left out."""
+WORDS = ("staged", "whole", "undivided", "refused", "differs", "crashes")
 OTHERS = "Several gradients, reinforcement learning"
 
 
@@ -38,7 +42,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     words = [_word(row) for row in rows]
     counts = Counter(words)
-    totals = "\n".join(f"| {word} | {counts[word]} |" for word in ("staged", "whole", "refused", "differs", "crashes"))
+    totals = "\n".join(f"| {word} | {counts[word]} |" for word in WORDS)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     cases = list(dict.fromkeys(row["case"] for row in rows))
     lines = [HEAD.format(cases=len(cases), rows=len(rows), totals=totals)]
@@ -68,7 +72,9 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 def _word(row: Mapping[str, Any]) -> str:
     if row["outcome"] != "runs":
         return str(row["outcome"])
-    return "whole" if str(row["note"]).startswith("runs whole") else "staged"
+    if row["note"].startswith(UNDIVIDED):
+        return "undivided"
+    return "whole" if row["note"].startswith("runs whole") else "staged"
 
 
 def _cell(note: str) -> str:

@@ -46,10 +46,11 @@ from tests.corpus import (  # noqa: E402, F401
     sequence_models,
     several,
     trainers,
+    unusual,
     updates,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402
-from tests.corpus.page import page  # noqa: E402
+from tests.corpus.page import UNDIVIDED, page  # noqa: E402
 
 STEPS = 5
 LEAST = 0.1
@@ -132,7 +133,9 @@ def measured(name: str, method: str, expected: list[Any], tolerance: float, wide
             "outcome": "runs" if worst <= (case.digits or (1e-5 if case.narrow else tolerance)) else "differs",
             "difference": worst,
         }
-        row["note"] = getattr(step.compiled(), "reductions", "")
+        said = getattr(step.compiled(), "idle", ())
+        undivided = (one for one in said if one.startswith(UNDIVIDED))
+        row["note"] = next(undivided, getattr(step.compiled(), "reductions", ""))
     except MeshwrightError as error:
         row |= {"outcome": "refused", "note": error.problems[0].what + ": " + error.problems[0].why}
     except Exception as error:

@@ -53,6 +53,7 @@ def test_what_is_read_is_what_was_written_on_any_sharding(tmp_path: Path) -> Non
         assert read[name].sharding == like[name].sharding
     assert (jax.random.key_data(read["key"]) == jax.random.key_data(saved["key"])).all()
     assert (int(read["count"]), float(read["plain"])) == (5, 2.5)
+    assert [read[name].weak_type for name in ("count", "plain")] == [False, True]
 
 
 def test_replicated_values_are_written_once_and_split_ones_in_parts(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.experimental import checkify, io_callback
 
 import meshwright as mw
+from meshwright.compiler.python_effects.lost_state import LostStateWarning
 from meshwright.errors import InputError
 
 WEIGHTS, BATCH = jnp.ones((3, 2)), jnp.ones((8, 3))
@@ -37,6 +39,45 @@ def test_a_rate_of_python_that_changes_between_calls_is_refused() -> None:
         step(after, BATCH)
     settings.rate = 0.1
     step(after, BATCH)
+
+
+def test_arrays_around_a_step_that_are_others_by_now_are_refused() -> None:
+    held = {"shift": jnp.ones((8, 3)), "unread": jnp.ones(2)}
+    settings = SimpleNamespace(mean=np.float32([1, 2, 3]))
+    step = mw.parallelize(
+        lambda w, x: w - jax.grad(loss)(w, x + held["shift"] - settings.mean), method=mw.DataParallel()
+    )
+    step(WEIGHTS, BATCH)
+    held = {"shift": held["shift"] + 0, "unread": jnp.zeros(2)}
+    settings.mean = np.float32([1, 2, 3])
+    step(WEIGHTS, BATCH)
+    settings.mean = np.float32([1, 2, 4])
+    with pytest.raises(InputError, match=r"settings.mean holds other arrays than then: .*effects.py:\d+"):
+        step(WEIGHTS, BATCH)
+    settings.mean = np.float32([1, 2, 3])
+    held = {"shift": held["shift"] * 2, "unread": jnp.ones(2)}
+    with pytest.raises(InputError, match=r"held holds other arrays than then: .*effects.py:\d+"):
+        step(WEIGHTS, BATCH)
+
+
+def test_names_of_samples_in_the_batch_are_refused_once_every_call_has_compiled() -> None:
+    step = mw.parallelize(lambda w, batch: w - jax.grad(loss)(w, batch["x"]), method=mw.DataParallel())
+    for number in range(7):
+        step(WEIGHTS, {"x": BATCH, "file": f"{number}.png"})
+    with pytest.raises(InputError, match=r"arguments\[1\]\['file'\] = '7.png'"):
+        step(WEIGHTS, {"x": BATCH, "file": "7.png"})
+
+
+def test_moments_that_do_not_come_back_are_said() -> None:
+    optimizer = optax.adam(0.1)
+
+    def step(w: jax.Array, moments: Any, x: jax.Array) -> Any:
+        updates, moments = optimizer.update(jax.grad(loss)(w, x), moments)
+        return optax.apply_updates(w, updates)
+
+    run = mw.parallelize(step, method=mw.DataParallel(), batch_argnums=2)
+    with pytest.warns(LostStateWarning, match="takes ScaleByAdamState of an optimizer and does not return it"):
+        run(WEIGHTS, optimizer.init(WEIGHTS), BATCH)
 
 
 def test_a_state_that_grows_with_each_call_is_refused_with_the_line_that_makes_it() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.tracing.weak_types import as_weak, is_weak
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.runtime.host_arrays import HostForm, from_host, host_form, to_host
 from meshwright.runtime.stacked import StackedArray
@@ -86,9 +87,12 @@ def restore_checkpoint(path: str | Path, like: Any) -> Any:
     problems = list(_differences(folder, table, {jax.tree_util.keystr(key): leaf for key, leaf in wanted}))
     if problems:
         raise InputError(problems)
-    return jax.tree_util.tree_map_with_path(
-        lambda key, leaf: _restored(folder, table[jax.tree_util.keystr(key)], leaf), like
-    )
+
+    def restored(key: Any, leaf: Any) -> Any:
+        value = _restored(folder, table[jax.tree_util.keystr(key)], leaf)
+        return as_weak(value) if is_weak(leaf) else value
+
+    return jax.tree_util.tree_map_with_path(restored, like)
 
 
 def _dtype(leaf: Any) -> str:

@@ -15,10 +15,12 @@ import numpy as np
 from meshwright.compiler.methods.data import DataParallel
 from meshwright.compiler.methods.decided import FollowParallel
 from meshwright.compiler.methods.method import Method
+from meshwright.compiler.python_effects.lost_state import warn_of_lost_state
 from meshwright.compiler.python_effects.refusals import reading_problem
 from meshwright.compiler.python_effects.shapes import StateShapes
 from meshwright.compiler.python_effects.state import PythonState
 from meshwright.compiler.tracing.batch_arguments import batch_argument
+from meshwright.compiler.tracing.beside_arrays import BesideArrays
 from meshwright.compiler.tracing.calls import CallForm, StepCall
 from meshwright.compiler.tracing.garbage import garbage_left
 from meshwright.compiler.tracing.users_mesh import mesh_aside
@@ -95,7 +97,7 @@ class ParallelizedStep:
         self.place, self.on_step = place, on_step
         self._calls = 0
         self._compiled: dict[Any, CompiledStep | CompiledFunction] = {}
-        self._shapes = StateShapes()
+        self._shapes, self._beside = StateShapes(), BesideArrays()
         self._python: dict[Any, PythonState] = {}
         """What each program has read of Python's numbers."""
         self._last: tuple[Any, list[Any], CompiledStep | CompiledFunction, PythonState] | None = None
@@ -127,11 +129,13 @@ class ParallelizedStep:
             key = call.key, tree, tuple(map(_form, leaves))
             if key not in self._compiled:
                 before = self.compiled()
+                self._beside.compiling(self.form.fun, call.arguments)
                 self._shapes.compiling(
                     self.form.fun, call.arguments, before.step.jaxpr if isinstance(before, CompiledStep) else None
                 )
                 self._compiled[key] = self._compile(call.fun, jax.tree.map(_shape_of_remote, call.arguments))
-                self._python[key] = PythonState(self.form.fun)
+                self._python[key] = PythonState(self.form.fun, self._compiled[key].step.consts)
+                warn_of_lost_state(self.form.fun, call.arguments, self._compiled[key].step)
             self._last = fixed, marks, self._compiled[key], self._python[key]
         if changed := self._last[3].changed():
             raise reading_problem(self.form.fun, changed)

@@ -35,6 +35,7 @@ from meshwright.compiler.joins import How, joint_p
 from meshwright.compiler.micro_batches.program import renamed_atom, renamed_equations
 from meshwright.compiler.micro_batches.results_behind import met_behind
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
+from meshwright.compiler.samples.derivatives import UNREAD_PULLBACKS
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import RankValue, part_shape
 from meshwright.compiler.source_line import line_of
@@ -240,7 +241,10 @@ class _Meeting:
             return [*made, *back(slope)]
 
         one = np.ones((), self.results[0].aval.dtype)
-        program = flat_jaxpr(run, [jax.ShapeDtypeStruct((), one.dtype), *(_shape(var) for var in self.met)])
+        try:
+            program = flat_jaxpr(run, [jax.ShapeDtypeStruct((), one.dtype), *(_shape(var) for var in self.met)])
+        except UNREAD_PULLBACKS:
+            raise NotShared("a function with a backward of its own closes over numbers") from None
         constants = {
             core.Var(var.aval): value
             for var, value in zip(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import jax
+import numpy as np
 
 from meshwright.compiler.python_effects.files import place_in_file
 from meshwright.compiler.source_line import is_users, place_in, plain_function
@@ -37,23 +40,56 @@ class _Read:
         return _followed(self.root, self.path)
 
 
+def _arrays(value: Any) -> list[Any]:
+    """Arrays that are a value, or stand in a dictionary, list or tuple."""
+    found = jax.tree.leaves(value) if type(value) in (dict, list, tuple) else [value]
+    return [one for one in found[:_MOST] if isinstance(one, jax.Array | np.ndarray)]
+
+
+def _constant_arrays(value: Any, constants: Sequence[Any]) -> dict[int, Any]:
+    """Those that are constants of a program, by place; of NumPy's it holds copies."""
+    known = set(map(id, constants))
+    copies = [np.asarray(one) for one in constants if not isinstance(one, jax.Array)]
+    return {
+        place: one
+        for place, one in enumerate(_arrays(value))
+        if id(one) in known
+        or (not isinstance(one, jax.Array) and any(_equal(one.astype(copy.dtype), copy) for copy in copies))
+    }
+
+
+def _other_arrays(before: dict[int, Any], after: Sequence[Any]) -> bool:
+    return any(place >= len(after) or not _equal(after[place], one) for place, one in before.items())
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, jax.Array) and jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+        return one.dtype == other.dtype and _equal(jax.random.key_data(one), jax.random.key_data(other))
+    return one.shape == other.shape and bool(np.array_equal(np.asarray(one), np.asarray(other)))
+
+
 class PythonState:
     """The numbers around a step at one moment."""
 
-    def __init__(self, fun: Callable[..., Any]) -> None:
+    def __init__(self, fun: Callable[..., Any], constants: Sequence[Any] = ()) -> None:
         """Read them.
 
         Args:
             fun: the user's step.
+            constants: arrays that its program holds.
         """
         held = list(_held(fun))
         self._reads = tuple(one for one in held if isinstance(one.value, _NUMBERS))
         self._lengths = tuple((one, len(one.value)) for one in held if isinstance(one.value, _GROWING))
+        self._arrays = tuple((one, found) for one in held if (found := _constant_arrays(one.value, constants)))
         self._files = tuple((one, place_in_file(one.value)) for one in held)
 
     def changed(self) -> list[str]:
         """What stands there no longer, as words with the line that reads it."""
-        return [
+        others = [one for one, before in self._arrays if _other_arrays(before, _arrays(one.now()))]
+        return [f"{one.name} holds other arrays than then: {one.line}" for one in others] + [
             f"{one.name} was {one.value!r:.40} and is {value!r:.40}: {one.line}"
             for one in self._reads
             if (value := one.now()) is not one.value

@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src.interpreters.ad import CustomVJPException
+from jax._src.linear_util import StoreException
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr, piece
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
 from meshwright.compiler.samples.sorting import in_batch_order
 from meshwright.compiler.samples.values import RankValue, Reader
+
+UNREAD_PULLBACKS = (CustomVJPException, StoreException)
+"""What JAX raises for a pullback that it cannot trace once more: it closes over numbers of the first trace."""
 
 
 def with_own_derivative(
@@ -97,7 +101,7 @@ def with_own_backward(
     moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
     try:
         forward, backward = _both_ways(program, eqn, moving)
-    except CustomVJPException:
+    except UNREAD_PULLBACKS:
         # Behind `vmap` what it closes over stands among its operands, and nothing says which they are.
         raise NotShared("a function with a backward of its own closes over numbers") from None
     count = len(eqn.outvars)
