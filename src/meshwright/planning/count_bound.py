@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.budget import spent
 from meshwright.estimate.hardware import hardware_of
+from meshwright.search.axes import ways_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import grid_parts
@@ -41,31 +42,35 @@ def least_of_count_s(model: ModelSpec, group: NodeGroup, workload: Workload, spa
         OutOfLimitsError: a limit is reached before all rows are bounded.
     """
     hardware = hardware_of(group, workload)
-    least_s = np.inf
+    least_s, ways = np.inf, ways_of(space, workload.expert_load)
     for number, grid in enumerate(_grids(model, workload, group.devices, space)):
         if number and (limit := spent()):
             raise OutOfLimitsError(limit)
-        bounds = RowBounds(grid, model, hardware, workload)
+        bounds = RowBounds(grid, model, hardware, workload, ways=ways if len(ways) > 1 else None)
         possible = bounds.peak_bytes <= hardware.memory_bytes
         least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
     return least_s if np.isfinite(least_s) else None
 
 
 def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
-    """The rows of a count part after part; few ones are kept for the other trainers of adapters, for which they are as
-    legal."""
+    """The rows of a count part after part, each with the first way to reach experts for all ways; few ones are kept for
+    the other trainers of adapters, for which they are as legal."""
     if model.tuning is None:
-        return grid_parts(model, workload, devices, space)
+        return _parts(model, workload, devices, space)
     any_framework = replace(workload, software=DEFAULT_SOFTWARE)
     few = _few_rows(replace(model, tuning=None), any_framework, devices, space)
-    return grid_parts(model, workload, devices, space) if few is None else few
+    return _parts(model, workload, devices, space) if few is None else few
+
+
+def _parts(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
+    return grid_parts(model, workload, devices, space, ways_of(space, workload.expert_load)[:1])
 
 
 @lru_cache(maxsize=512)
 def _few_rows(model: ModelSpec, workload: Workload, devices: int, space: Space) -> tuple[Grid, ...] | None:
     """All rows of a count; None where they are too many to be kept."""
     found: list[Grid] = []
-    for part in grid_parts(model, workload, devices, space):
+    for part in _parts(model, workload, devices, space):
         found.append(part)
         if sum(one.rows for one in found) > KEPT_ROWS:
             return None

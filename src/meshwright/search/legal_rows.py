@@ -79,7 +79,9 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space,
     return legal.grid()
 
 
-def grid_parts(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterator[Grid]:
+def grid_parts(
+    model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None = None
+) -> Iterator[Grid]:
     """The rows of `build_grid` part after part, each of so few that its bounds need little memory.
 
     Args:
@@ -87,9 +89,10 @@ def grid_parts(model: ModelSpec, workload: Workload, devices: int, space: Space)
         workload: sets batch and sequence.
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
+        ways: to reach experts on other ranks; those of the space if not given.
     """
     legal, taken = _Legal(model, workload, space), 0
-    for number, mesh in _meshes_by_context(model, workload, devices, space, None, legal):
+    for number, mesh in _meshes_by_context(model, workload, devices, space, ways, legal):
         legal.add(number, mesh)
         if legal.rows - taken >= BOUNDED_TOGETHER:
             taken = legal.rows
