@@ -9,6 +9,8 @@ import pytest
 
 from meshwright import check
 from meshwright.app.check import CheckReport
+from meshwright.app.requests.xray import XrayRequest
+from meshwright.app.xray import xray
 from meshwright.errors import InputError
 
 TRAINER = (
@@ -163,3 +165,15 @@ def test_a_program_of_its_own_is_no_fork_for_one_name(tmp_path: Path, options: s
         read(
             tmp_path, f"export HF_TOKEN=<your-token-here> # to stream\ntorchrun --nproc_per_node=8 train.py {options}\n"
         )
+
+
+def test_a_script_alone_may_be_looked_through(tmp_path: Path) -> None:
+    """`xray train.sh`, as `check train.sh`: what the script leaves open is asked for."""
+    script = tmp_path / "train.sh"
+    script.write_text("torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 4 --micro-batch-size 1 --bf16\n")
+    request = XrayRequest.read({"model": str(script)}, typed=True)
+    assert (request.source, request.job.model) == (str(script), None)
+    named = XrayRequest.read({"model": "llama-3.1-8b", "source": str(script)}, typed=True)
+    assert (named.source, named.job.model) == (str(script), "llama-3.1-8b")
+    with pytest.raises(InputError, match="no cluster is given"):
+        xray(request)

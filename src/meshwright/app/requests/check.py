@@ -73,7 +73,7 @@ class CheckRequest(Request):
     @classmethod
     def meant(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """A launch script alone stands where the model would: its options describe it."""
-        return _script_alone(with_plan_first(cls, values))
+        return script_alone(with_plan_first(cls, values))
 
     def rules(self, reading: Reading) -> None:
         """Exactly one of a plan and a launch script."""
@@ -138,7 +138,7 @@ class CheckRequest(Request):
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
-def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, or before it, as the file it is."""
     first, second = values.get("model"), values.get("source")
     if isinstance(second, (str, os.PathLike)) and (file := _file_meant(Path(second), values)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import MONEY_AND_POWER, PLAN_HELP, JobFields
 from meshwright.fields.kinds import FieldKind, Whole
-from meshwright.fields.request import Reading, Request
+from meshwright.fields.request import Reading, Request, with_plan_first
 from meshwright.fields.script import ScriptFields
 
 FRAMEWORKS = ("megatron", "torchtitan", "module")
@@ -23,7 +24,7 @@ class XrayRequest(Request):
     """
 
     examples: ClassVar = (
-        "xray llama-3.1-8b train.sh --gpus 16xH100",
+        "xray train.sh --gpus 16xH100",
         "xray llama-3.1-70b --plan tp8.pp4.z1.mbs1 --gpus 64xH100 --stage 3",
     )
     returns: ClassVar = "Operators, collectives and live bytes of the rank, ours beside them."
@@ -53,11 +54,18 @@ class XrayRequest(Request):
         option="--python",
     )
 
+    @classmethod
+    def meant(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A launch script alone stands where the model would: its options describe it."""
+        from meshwright.app.requests.check import script_alone  # whoever asks for help reads no file
+
+        return script_alone(with_plan_first(cls, values))
+
     def rules(self, reading: Reading) -> None:
         """One of a plan and a script; a stage or a rank."""
         planned, scripted = "plan" in self.given, "source" in self.given
         if not planned and not scripted:
-            reading.missing("plan", "--plan tp2.pp2.z1.mbs1, a plan file, or `xray MODEL FILE`")
+            reading.missing("plan", "--plan tp2.pp2.z1.mbs1, a plan file, `xray MODEL FILE`, or `xray FILE`")
         if planned and scripted:
             what = f"both {reading.called('plan')} and {reading.called('source')} are given"
             reading.problem(what, "one plan runs", "keep one")

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem, UnsupportedError
 
-_PARTS = ("dataset", "mixed_precision", "comm_overlap", "ddp", "optimizer", "train", "model", "checkpoint")
+_PARTS = ("dataset", "mixed_precision", "comm_overlap", "optimizer", "ddp", "train", "model", "checkpoint")
 """Tables whose keys say a plan and its model; those of the last stand over those before."""
 _RENAMED = {
     "sequence_length": "seq_length",
