@@ -514,6 +514,22 @@ def test_what_fsdp2_trains_as_loaded_reads_back(line: str) -> None:
     assert launch.workload["precision"] == ALL_IN_16_BITS
 
 
+@pytest.mark.parametrize("target", ["axolotl", "llamafactory"])
+def test_copies_that_are_trained_as_loaded_need_no_engine_and_read_back(target: str) -> None:
+    one = job("mbs2.rc-full", "llama-3.1-8b", "1xA100-80")
+    one = replace(one, workload=replace(one.workload, precision=ALL_IN_16_BITS))
+    files = written(target, one)
+    assert len(files) == 1
+    launch = TARGETS[target].read(files, None)
+    assert not launch.problems
+    assert launch.row is not None
+    assert launch.row.format() == row_of(one).format()
+    assert launch.workload["precision"] == ALL_IN_16_BITS
+    away = job("mbs2.rc-full.off-og", "llama-3.1-8b", "1xA100-80")
+    away = replace(away, workload=replace(away.workload, precision=ALL_IN_16_BITS))
+    assert "precision" in {problem.field for problem in TARGETS[target].refused(away)}
+
+
 @pytest.mark.parametrize(
     ("line", "field"), [("fsdp.mbs2", "precision"), ("tp2.nosp.z1", "tp"), ("cp2.z3", "cp"), ("tp2.nosp.fsdp", "tp")]
 )

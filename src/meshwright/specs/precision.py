@@ -245,7 +245,8 @@ def stated(recipe: Precision, given: Mapping[str, str]) -> Precision:
             field="main_copy",
             code="MW206",
         )
-    changed = [f"{name.removesuffix('_dtype').replace('_copy', '')}={value}" for name, value in given.items()]
+    order = [name for name in ROLES if name in given]
+    changed = [f"{name.removesuffix('_dtype').replace('_copy', '')}={given[name]}" for name in order]
     return replace(made, name=" ".join((recipe.name, *changed)))
 
 

@@ -13,12 +13,20 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import deepspeed, hugging_face, overrides
+from meshwright.targets import deepspeed, fsdp, hugging_face, overrides
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
-from meshwright.targets.sayable import Plan
+from meshwright.targets.sayable import Plan, Rule
 
+AS_LOADED = (
+    fsdp.ALL_IN_16_BITS.name,
+    stated(PRECISIONS["bf16"], {"grad_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}).name,
+    stated(PRECISIONS["bf16"], {"grad_dtype": "bf16", "main_copy": "none"}).name,
+)
+"""Names of the formats of weights that are loaded in 16 bits and trained so: a question leaves the messages out, and of
+optimizers with formats of their own the moments."""
 ENGINE = "deepspeed"
 """The key that names a file of DeepSpeed."""
 _SEES = re.compile(
@@ -162,8 +170,31 @@ def engine_files(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def by_deepspeed(plan: Plan) -> bool:
-    """Whether DeepSpeed runs a plan: whole copies, or states sharded as ZeRO does."""
-    return plan.strategy.data.family != "fsdp"
+    """Whether DeepSpeed runs a plan: whole copies with a main copy of weights, or states sharded as ZeRO does."""
+    return plan.strategy.data.family != "fsdp" and not copies_as_loaded(plan)
+
+
+def copies_as_loaded(plan: Plan) -> bool:
+    """Whether the trainer itself runs a plan: whole copies of weights that are trained in the 16 bits they load in."""
+    return plan.strategy.data.family != "fsdp" and plan.model.lora is None and plan.precision.name in AS_LOADED
+
+
+def as_loaded(source: str) -> Rule:
+    """Such copies have no engine that would shard or offload.
+
+    Args:
+        source: where the target says so.
+    """
+    return Rule(
+        field="precision",
+        holds=lambda plan: (
+            not copies_as_loaded(plan)
+            or plan.strategy.data.zero == plan.strategy.offload.weights == plan.strategy.offload.optimizer == 0
+        ),
+        why="DeepSpeed keeps a main copy and moments in fp32",
+        fix="leave out main_copy, or neither shard nor offload",
+        source=source,
+    )
 
 
 def targets_of(said: object) -> list[str]:

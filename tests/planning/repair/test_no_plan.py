@@ -90,3 +90,12 @@ def test_an_optimizer_that_stays_on_devices_is_answered_without_the_host() -> No
         plan("llama-3.1-8b", gpus="1xA100-40", optimizer="galore")
     assert caught.value.repairs
     assert not any("--offload" in one.option for one in caught.value.repairs)
+
+
+def test_a_card_is_told_of_adapters_in_16_bits_and_of_all_weights_trained_in_them() -> None:
+    found = repairs(gpus="1xA100-80", global_batch=32, seq_len=2048).repairs
+    options = [one.option for one in found]
+    assert "--lora r=16" in options
+    pure = next(one for one in found if one.option == "--main-copy none --grad-dtype bf16 --moment-dtype bf16")
+    assert {"axolotl", "llamafactory"} <= set(pure.run_by or ())
+    assert pure.changes_training

@@ -29,7 +29,8 @@ def test_full_training_may_become_adapters_and_these_stand_beside_4_bits() -> No
 
 
 def test_a_repair_in_4_bits_is_priced_under_what_loads_them_unless_the_framework_is_stated() -> None:
-    for given, under in ((False, ["megatron-core", "transformers"]), (True, ["megatron-core"] * 2 + ["transformers"])):
+    peft = ["pytorch-eager-no-sync", "transformers"]  # whose adapters are on products that Megatron-Core fuses
+    for given, under in ((False, peft), (True, ["megatron-core"] * 2 + ["transformers"])):
         assert [step.software for *_, step in lighter(MODEL, STEP, software_given=given)] == under
     *_, (option, text, _, _) = lighter(MODEL, STEP, software_given=True)
     assert option == "--lora r=16,base=nf4 --software transformers"

@@ -25,6 +25,7 @@ from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.workload import Workload
 from meshwright.units import GIB, gib, percent
 
@@ -67,7 +68,8 @@ def repairs_of_job(
     lighter_ones = list(lighter(otherwise.model, workload, software_given=software_given))
     enough = min((one.devices for one in more), default=math.inf)
     yield from _adapters(lighter_ones, cluster, otherwise.space_for, enough, software_given=software_given)
-    yield from _other_optimizer(model, cluster, workload, space_for)
+    smaller = [*_other_optimizer(model, cluster, workload, space_for)]
+    yield from smaller or _in_16_bits(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
 
@@ -196,13 +198,36 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
     """An optimizer that keeps fewer bytes of most parameters."""
     moment = workload.precision.bytes_of("moments")
     kept = workload.update.least_bytes(moment)
-    for name in ("adamw-8bit", "muon", "lion"):
-        other = optimizer_named(name)
-        stated = other.own_formats and workload.precision.moments != "fp32"
-        if other.least_bytes(moment) < kept and not stated:
+    for names in (("adamw-8bit", "paged-adamw-8bit"), ("muon",), ("lion",)):
+        other = optimizer_named(names[0])
+        told = other.own_formats and workload.precision.moments != "fp32"
+        if other.least_bytes(moment) >= kept or told:
+            continue
+        for name in names:
             found = best_plan(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
-                yield job_repair(f"--optimizer {name}", other.summary, found, changes_training=True)
+                summary = optimizer_named(name).summary
+                yield job_repair(f"--optimizer {name}", summary, found, changes_training=True)
+                return
+        return
+
+
+def _in_16_bits(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+    """All weights trained in the 16 bits that they load in, as fine-tunes of few devices often are; then with moments
+    in 8 bits, too."""
+    if not few(cluster) or model.lora is not None or workload.precision.name != PRECISIONS["bf16"].name:
+        return
+    given, said = {"main_copy": "none", "grad_dtype": "bf16"}, "--main-copy none --grad-dtype bf16"
+    kinds: tuple[tuple[str, dict[str, str], str, str], ...] = (
+        ("", {"moment_dtype": "bf16"}, f"{said} --moment-dtype bf16", "weights, gradients and moments in bf16 alone"),
+        ("adamw-8bit", {}, f"--optimizer adamw-8bit {said}", "weights and gradients in bf16 alone, moments in 8 bits"),
+    )
+    for optimizer, more, option, text in kinds:
+        precision = stated(PRECISIONS["bf16"], given | more)
+        step = replace(workload, precision=precision, optimizer=optimizer or workload.optimizer)
+        found = best_plan(model, cluster, step, space_for)
+        if found:
+            yield job_repair(option, text, found, changes_training=True)
             return
 
 

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.ops.counts import adapter_parameters
+from meshwright.planning.for_target import software_of
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.software import PEFT_SOFTWARE, usual_software
+from meshwright.specs.software import DEFAULT_SOFTWARE, PEFT_SOFTWARE, usual_software
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, Lora, Tuning
 from meshwright.specs.workload import Workload
+from meshwright.targets import TARGETS
 from meshwright.units import significant
 
 USUAL_RANK = 16
 """Of most published recipes: torchtune, axolotl, Unsloth, MLPerf."""
 SMALLEST_BASE = "nf4"
+USUAL_TRAINER = "accelerate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,12 @@ def lighter(
     """
 
     def under(lora: Lora) -> Workload:
-        return workload if software_given else replace(workload, software=usual_software(lora.base, workload.software))
+        if software_given:
+            return workload
+        # Trainers of Megatron-Core have adapters on fused products alone; those of PEFT have all of them.
+        peft = lora.base is None and workload.software == DEFAULT_SOFTWARE
+        own = software_of(TARGETS[USUAL_TRAINER], None) if peft else usual_software(lora.base, workload.software)
+        return replace(workload, software=own)
 
     asked = model.lora
     if asked is None and model.hidden > USUAL_RANK:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
-from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
 from meshwright.targets.axolotl.read import CONFIG, TITLE, read, recognised
@@ -32,11 +31,6 @@ _TEMPLATES = {
 """Its own templates of models that see, by which it knows whose words are trained; others have their tokenizer's."""
 _SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
 _LOADED = "axolotl/utils/config/__init__.py and axolotl/monkeypatch/accelerate/fsdp2.py of axolotl 0.19.0"
-_AS_LOADED = (
-    fsdp.ALL_IN_16_BITS.name,
-    stated(PRECISIONS["bf16"], {"grad_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}).name,
-)
-"""Names of the formats in which FSDP2 trains weights that are loaded in 16 bits: a question leaves the messages out."""
 SAYS = (
     deepspeed.SAYS
     | fsdp.SAYS
@@ -46,7 +40,7 @@ SAYS = (
         "context.kinds": only("p2p", why="keys and values go round in a ring", fix="use p2p"),
         "expert.ep": only(1, why="experts are on every rank"),
         "offload.tier": ANY,
-        "precision": only("bf16", "fp16", "fp32", *_AS_LOADED),
+        "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED),
     }
 )
 _FREER = ("data.replicate", "data.reshard", "offload.weights")
@@ -72,19 +66,13 @@ RULES = (
         holds=lambda plan: (
             plan.strategy.data.family != "fsdp"
             or plan.model.lora is not None
-            or plan.precision.name in ("fp32", *_AS_LOADED)
+            or plan.precision.name in ("fp32", *fine_tuning.AS_LOADED)
         ),
         why="weights are loaded in 16 bits, which FSDP2 shards and trains as they are, moments too",
         fix="state grad_dtype bf16, moment_dtype bf16 and main_copy none, or use z3",
         source=_LOADED,
     ),
-    Rule(
-        field="precision",
-        holds=lambda plan: plan.strategy.data.family == "fsdp" or plan.precision.name not in _AS_LOADED,
-        why="DeepSpeed keeps a main copy and moments in fp32",
-        fix="leave out main_copy, or use fsdp",
-        source="deepspeed/runtime/bf16_optimizer.py of deepspeed 0.19.8",
-    ),
+    fine_tuning.as_loaded("deepspeed/runtime/bf16_optimizer.py of deepspeed 0.19.8"),
     Rule(
         field="data.replicate",
         holds=lambda plan: (
@@ -144,7 +132,7 @@ def configuration(plan: Plan) -> Keys:
     }
     if fine_tuning.by_deepspeed(plan):
         flat["deepspeed"] = deepspeed.CONFIG
-    else:
+    elif not fine_tuning.copies_as_loaded(plan):
         flat |= {
             "dp_shard_size": strategy.data.shard,
             "dp_replicate_size": strategy.data.replicate,
@@ -190,7 +178,7 @@ def _of_images(plan: Plan) -> Keys:
         keys = {"lora_target_linear": None, "lora_target_modules": f"{re.escape(_text(plan))}\\..*\\.({names})"}
     elif seeing.frozen_names(plan):
         keys = {"unfrozen_parameters": [f"^{name}." for name in seeing.trained_names(plan)]}
-    if not fine_tuning.by_deepspeed(plan) and plan.model.settings.seen_by in seeing.NAME_MISSING_LAYERS:
+    if plan.strategy.data.family == "fsdp" and plan.model.settings.seen_by in seeing.NAME_MISSING_LAYERS:
         keys["fsdp_config.transformer_layer_cls_to_wrap"] = f"{plan.model.family.capitalize()}DecoderLayer"
     if seeing.images_of(plan) is None:
         return keys

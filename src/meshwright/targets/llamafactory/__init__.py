@@ -31,7 +31,7 @@ _OF_DEEPSPEED = (
     *("recompute.kind", "optimizer", "attention_kernel", "tuning"),
 )
 SAYS = {name: deepspeed.SAYS[name] for name in (*_OF_DEEPSPEED, *seeing.BESIDE)} | {
-    "precision": only("bf16", "fp16", "fp32")
+    "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED)
 }
 _SEEN = frozenset(
     (
@@ -59,8 +59,11 @@ def configuration(plan: Plan) -> Keys:
         "disable_gradient_checkpointing": not plan.recomputed,
         "flash_attn": "disabled" if plan.workload.attention_kernel == "materialised" else "sdpa",
         "optim": hugging_face.OPTIMIZERS[plan.workload.optimizer],
-        **fine_tuning.dtype_keys(plan),
-        "deepspeed": deepspeed.CONFIG,
+        **(
+            {"pure_bf16": True}
+            if fine_tuning.copies_as_loaded(plan)
+            else {**fine_tuning.dtype_keys(plan), "deepspeed": deepspeed.CONFIG}
+        ),
         "max_steps": 20,
         "output_dir": "out",
     }
@@ -288,7 +291,7 @@ TARGET = OneStrategyTarget(
     vendors=frozenset(("NVIDIA", "AMD", "Huawei")),
     version="0.9.5 (2026-11)",
     says=SAYS,
-    rules=deepspeed.RULES,
+    rules=(*deepspeed.RULES, fine_tuning.as_loaded("hparams/parser.py of llamafactory 0.9.5")),
     beyond=_beyond,
     write=_files,
     start=_start,
