@@ -21,8 +21,6 @@ _STEPS = 8
 """Containers around a value that are looked through for one that the user owns."""
 _MOST = 400
 """Containers that are looked through at all."""
-_CHUNK = 512
-"""Objects that are asked together whether they hold any of others: most do not."""
 
 
 class TraceWatch:
@@ -152,11 +150,8 @@ class _Walk:
     def holders_from_before(self) -> Callable[[Any], list[Any]]:
         """Holders of an object, of one of the trace those from before it, all of which are found at once."""
         found: dict[int, list[Any]] = {place: [] for place in self._walked}
-        before = (one for one in gc.get_objects() if id(one) not in self._young)
-        while chunk := list(islice(before, _CHUNK)):
-            if found.keys().isdisjoint(map(id, gc.get_referents(*chunk))):
-                continue
-            for one in chunk:
+        for one in gc.get_referrers(*(held.itself for held in self._walked.values())):
+            if id(one) not in self._young:
                 for held in gc.get_referents(one):
                     if id(held) in found:
                         found[id(held)].append(one)
