@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64encode
+from functools import cache
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
+from meshwright.app.page_answers import PageAnswers
+from meshwright.report.page.shell import LIVE_VIEWS, VIEWS
 from meshwright.service.catalogue import SERVED, asked_fields, path_of
+from meshwright.service.page import page_app
+from tests.report.page.sources import source
 from tests.service.conftest import Service
 
 BODIES = int(os.environ.get("FUZZ_BODIES", "150"))
@@ -90,3 +97,66 @@ def test_no_body_is_a_fault_of_the_service(service: Service, asked: tuple[str, d
     if response.status != 200:
         assert answer["problems"]
         assert all(problem["what"] for problem in answer["problems"])
+
+
+CHANGES: dict[str, list[Any]] = {
+    "tp": [1, 2],
+    "pp": [1, 2],
+    "recompute": ["full"],
+    "sharding": ["z3"],
+    "schedule": ["zb-h1"],
+    "seq_len": [1024],
+    "global_batch": [64],
+    "row": ["tp2.mbs1"],
+    "price": [2.5, {"H100": 2}],
+    "numbers": [{"NVLink4 bandwidth": 0.5}],
+    "expert_load": ["zipf:1"],
+}
+SCHEDULE = {"name": "1f1b", "p": 2, "m": 4, "v": None, "forward_s": 1.0, "input_s": 1.0, "weight_s": 1.0}
+QUICK_VIEWS = [view for view in (*VIEWS, *LIVE_VIEWS) if view not in ("why", "frontier")]
+TABLES = ["value,status,tp\n1.5,ok,2\n", "number,value,state\n0,inf,COMPLETE\n", "trial,value\n1e400,nan\n"]
+OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "what-if": {"view": st.sampled_from(QUICK_VIEWS), "quantities": st.booleans()},
+    "view": {"name": st.sampled_from(QUICK_VIEWS), "asked": st.just(SCHEDULE)},
+    "run": {"log": st.sampled_from(["iteration 1 elapsed time per iteration (ms): 57.7\n", "{}"]), "name": ODD},
+    "accuracy": {"measured": st.just("model,gpus,plan,step_time_s\ngpt2,2xH100,tp2,1\n")},
+    "study": {"file": st.sampled_from(TABLES).map(lambda text: b64encode(text.encode()).decode()), "name": ODD},
+    "expert-load": {"counts": st.sampled_from(["1,2,3\n", "[[1,2]]", "zipf:1"])},
+    "plan-file": {},
+    "trace": {"form": st.sampled_from(["svg", "chrome"])},
+    "export": {"target": st.sampled_from(["megatron", "torchtitan"])},
+    "page": {},
+    "fields": {},
+}
+"""Routes of the page that start no process, with what each is asked."""
+
+
+@cache
+def page() -> tuple[TestClient, str]:
+    """A page in this process, and the name of its answer."""
+    answers = PageAnswers()
+    name = answers.add(source("dense"))
+    client = TestClient(page_app(answers, name, "key"), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    return client, name
+
+
+@st.composite
+def page_questions(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """A route with a body: a good one, in which some values are odd."""
+    route = draw(st.sampled_from(sorted(OWN)))
+    changed = draw(st.lists(st.sampled_from(sorted(CHANGES)), max_size=2, unique=True))
+    changes = {name: draw(st.one_of(st.sampled_from(CHANGES[name]), ODD)) for name in changed}
+    body = {"answer": page()[1], "plan": 0, "changes": changes, **{name: draw(own) for name, own in OWN[route].items()}}
+    if draw(st.booleans()):
+        body[draw(st.sampled_from(sorted(body)))] = draw(st.one_of(ODD, st.just("\ud800"), st.just({"p": "\udfff"})))
+    return route, body
+
+
+@settings(max_examples=BODIES, suppress_health_check=[*HealthCheck], deadline=None)
+@given(page_questions())
+def test_no_body_is_a_fault_of_the_page(asked: tuple[str, dict[str, Any]]) -> None:
+    route, body = asked
+    response = page()[0].post(f"/key/{route}", content=json.dumps(body))
+    assert response.status_code in (200, 400, 409, 422), (route, body, response.text)
+    if response.status_code != 200:
+        assert all(problem["what"] for problem in response.json()["problems"])

@@ -125,7 +125,7 @@ def on_page(plan: RankedPlan, priced: PricedStep | None = None) -> PlanOnPage:
         return plan.explain().to_dict()
 
     return PlanOnPage(
-        entry=plan.to_dict(),
+        entry=plan.shown(),
         job=plan.job,
         row=plan.row,
         estimate=plan.estimate,
@@ -136,7 +136,7 @@ def on_page(plan: RankedPlan, priced: PricedStep | None = None) -> PlanOnPage:
 
 def _source(document: Mapping[str, Any], plans: tuple[RankedPlan, ...], command: str) -> PageSource:
     shown = tuple(on_page(plan) for plan in plans)
-    entries = [{**one.entry, "title": title} for one, title in zip(shown, told_apart(plans), strict=True)]
+    entries = [{**one.to_dict(), "title": title} for one, title in zip(plans, told_apart(plans), strict=True)]
     return PageSource(document={**document, "plans": entries}, plans=shown, command=command)
 
 

@@ -18,7 +18,8 @@ from meshwright.app.plan_set import RankedPlan
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan, priced_step
 from meshwright.fields.kinds import Choice
-from meshwright.formats.plan_json import with_model
+from meshwright.formats.plan_json import job_document, with_model
+from meshwright.library.made_with import made_with
 from meshwright.planning.what_if import (
     changed_job,
     changed_plan,
@@ -177,7 +178,8 @@ class PageAnswers:
 
     def plan_file(self, asked: Mapping[str, Any]) -> str:
         """A plan as the file that other verbs take."""
-        return as_json(plain(self._plan(asked).entry["plan"]))
+        job = self._plan(asked).job
+        return as_json(plain(job_document(job, made_with(job))))
 
     def export(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A plan as the files of a framework; nothing is written.

@@ -34,3 +34,13 @@ def test_a_schedule_follows_the_hand(address: str) -> None:
         shown.page.locator(".notice", has_text="p is even").wait_for()
         # The refusal is an answer of the server, which a browser's console counts as an error of its own.
         assert all("422" in text for text in shown.complaints)
+
+
+def test_every_control_of_a_schedule_has_a_name(address: str) -> None:
+    with chromium(own=address) as shown:
+        shown.page.goto(f"{address}#view=playground")
+        shown.page.wait_for_selector(".playground-shown canvas.pipeline-base")
+        for name in ("Forward", "Input gradient", "Weight gradient", "Recompute", "Transfer"):
+            assert shown.page.get_by_role("slider", name=name).count() == 1
+        for name in ("Schedule", "and below it"):
+            assert shown.page.locator("form.playground").get_by_role("combobox", name=name).count() == 1

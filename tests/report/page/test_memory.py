@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from meshwright.report.page.views.memory import view_data
-from tests.report.page.sources import NAMES, source
+from tests.report.page.chromium import chromium
+from tests.report.page.sources import NAMES, served, source
+
+STRIPS = """() => [...document.querySelectorAll("canvas.strip")].map(({ width, height }, at, all) => {
+  const read = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  read.drawImage(all[at], 0, 0);
+  return read.getImageData(0, 0, width, height).data.some((value) => value > 0);
+})"""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,3 +48,16 @@ def test_a_plan_that_does_not_fit_has_changes_that_do() -> None:
     assert all(one["peak_memory_bytes"] <= one["capacity_bytes"] for one in repairs)
     fitting = source("dense")
     assert view_data(fitting.plans[0], fitting)["repairs"] == []
+
+
+def test_memory_over_time_is_drawn_anew_after_each_change() -> None:
+    """The canvases of what is gone are drawn on again, one for each picture."""
+    with served(source("dense")) as address, chromium(own=address) as shown:
+        page = shown.page
+        page.goto(f"{address}#view=memory")
+        page.wait_for_selector("html[data-priced='1'] canvas.strip", state="attached")
+        for number, choice in enumerate(("full", "none", "full"), start=2):
+            page.click(f"#knob-recompute-{choice}")
+            page.wait_for_selector(f"html[data-priced='{number}']", state="attached")
+            assert shown.evaluate(STRIPS) == [True, True]
+        assert shown.complaints == []

@@ -17,7 +17,7 @@ class PlanOnPage:
     """One plan of the answer."""
 
     entry: Mapping[str, Any]
-    """As data: an entry of `plans`."""
+    """As data: an entry of `plans`, without the plan's file."""
     job: PlannedJob
     row: PlanRow | None
     """The plan as one row of degrees; None where it needs more."""

@@ -39,10 +39,12 @@ export function explains(element, lines) {
     show(box.left, box.bottom, made());
   });
   element.addEventListener("blur", hide);
+  // Browsers put every shape that listens for the focus into the tab order; those with a name are put there by themselves.
+  if (element instanceof SVGElement && !element.hasAttribute("tabindex")) element.setAttribute("tabindex", "-1");
   return element;
 }
 
-// Arrow keys go along elements; one of them is in the order of the tabulator.
+// Arrow keys go along elements; one of them is in the tab order.
 export function along(elements, { vertical = false, first = 0 } = {}) {
   const keys = vertical ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
   elements.forEach((element, at) => {

@@ -10,8 +10,8 @@ export const span = (lane) => `var(--span-${dashed(lane)}, var(--muted))`;
 // Plans that stand side by side.
 export const series = (at) => `var(--series-${(at % 4) + 1})`;
 
-// Stages: those that follow each other are far apart in hue, by the golden angle.
-export const stage = (at, of) => `hsl(${Math.round(of > 6 ? 205 + 137.5 * at : 205 + (360 * at) / Math.max(of, 1)) % 360} 55% var(--stage-lightness))`;
+// Stages: of one lightness, so that none stands out; those that follow each other are far apart in hue, by the golden angle.
+export const stage = (at, of) => `oklch(74% 0.105 ${Math.round(of > 6 ? 245 + 137.5 * at : 245 + (360 * at) / Math.max(of, 1)) % 360})`;
 
 // What a variable is at this moment, for canvas: "var(--ink)" gives "rgb(26, 29, 33)". It is looked up once a theme.
 const known = new Map();

@@ -16,6 +16,9 @@ const ASKED_AS = { device: "gpus", dtypes: "dtype" };
 const MOST_COMPARED = 4;
 const FIRST_VIEW = "overview";
 const STEPS_PER_OCTAVE = 6;
+const MOST_KINDS_OPEN = 3;
+// `H100: tp` is of the stages on H100.
+const kindOf = (name) => name.split(": ").reverse()[1] ?? "";
 // A page that is there before its answer asks again, so often without any server, and so many milliseconds apart.
 const [MOST_MISSED, AGAIN_MS, NOT_YET] = [60, 50, 202];
 
@@ -34,7 +37,7 @@ export async function live(root) {
 class Live {
   // first: what is asked first of the answer's first plan came along with the page; it has the data of the overview.
   constructor({ answer, first, recorded = false }) {
-    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
+    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null, unfolded: new Set() });
   }
 
   async post(path, body) {
@@ -192,7 +195,7 @@ class Live {
       : null))];
     if (!knobs) parts.push(html("p", { class: "muted" }, "…"));
     else {
-      parts.push(this.line(shell, knobs), ...this.workload(shell, knobs), ...knobs.settings.map((one) => this.setting(shell, one)), ...this.numbers(shell), this.price_(shell, knobs));
+      parts.push(this.line(shell, knobs), ...this.workload(shell, knobs), ...this.settings(shell, knobs), this.price_(shell, knobs));
     }
     if (this.failed && !this.placed) parts.splice(1, 0, ...problems(this.failed.failed));
     this.placed = false;
@@ -218,9 +221,21 @@ class Live {
       own ? null : html("p", { class: "muted", style: { margin: "4px 0 0", "font-size": "12px" } }, "This plan chooses per layer or stage what no line says: its degrees stay as they are."), this.problemOf("row"));
   }
 
+  // Settings and numbers; those of many kinds of device are folded below each kind's name, but where one is changed.
+  settings(shell, { settings }) {
+    const kinds = new Set([...settings, ...(this.quantities ?? [])].map(({ name }) => kindOf(name)));
+    const of = (kind) => [...settings.filter(({ name }) => kind === null || kindOf(name) === kind).map((one) => this.setting(shell, one)), ...this.numbers(shell, kind)];
+    if (kinds.size <= MOST_KINDS_OPEN) return of(null);
+    const changed = new Set([...Object.keys(this.changes), ...Object.keys(this.changes.numbers ?? {})].map(kindOf));
+    return [...[...kinds].filter(Boolean).map((kind) => {
+      if (changed.has(kind)) this.unfolded.add(kind);
+      return html("details", { class: "knobs", open: this.unfolded.has(kind), ontoggle: (event) => this.unfolded[event.target.open ? "add" : "delete"](kind) },
+        html("summary", { id: `knobs-${kind.replaceAll(/\W+/g, "-")}` }, kind), ...of(kind));
+    }), ...of("")];
+  }
+
   setting(shell, { name, value, values }) {
     const own = name in this.changes;
-    // `H100: tp` is of the stages on H100.
     const [axis, group] = name.split(": ").reverse();
     // What is recomputed is on the button only where two of them recompute a selection.
     const alone = values.filter((one) => String(one.value).startsWith("sel")).length < 2;
@@ -298,9 +313,10 @@ class Live {
     return found;
   }
 
-  numbers(shell) {
+  // kind: of device; null for all.
+  numbers(shell, kind) {
     const factors = Array.from({ length: 4 * STEPS_PER_OCTAVE + 1 }, (_, at) => 2 ** (at / STEPS_PER_OCTAVE - 2));
-    return (this.quantities ?? []).map((one) => {
+    return (this.quantities ?? []).filter(({ name }) => kind === null || kindOf(name) === kind).map((one) => {
       const now = this.changes.numbers?.[one.name] ?? 1;
       const at = factors.reduce((best, factor, place) => (Math.abs(Math.log(factor / now)) < Math.abs(Math.log(factors[best] / now)) ? place : best), 0);
       const own = one.name in (this.changes.numbers ?? {});

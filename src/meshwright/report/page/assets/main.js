@@ -127,6 +127,8 @@ class Shell {
   // Everything on show; while a slider is held only what a price can change. `drawn` is what the view draws, where it
   // came along with the price: { name, data } or { name, failed }.
   draw(drawn = null) {
+    // Asked for before anything changes: later the browser would lay out what is half drawn.
+    const top = scrollY;
     if (!this.parts) this.build();
     if (!this.live?.dragging) this.parts.head.replaceChildren(...head(this));
     this.parts.verdict.replaceChildren(...verdict(this));
@@ -135,7 +137,7 @@ class Shell {
       this.parts.unanswered.hidden = !this.given.unanswered;
       this.drawTabs();
     }
-    return this.drawView(drawn);
+    return this.drawView(drawn, top);
   }
 
   build() {
@@ -185,7 +187,7 @@ class Shell {
     document.getElementById(`tab-${next.name}`).focus();
   }
 
-  async drawView(drawn = null) {
+  async drawView(drawn = null, top = null) {
     if (this.live?.dragging && (this.view.slow || this.live.dragging === this.view.name)) return;
     const [view, turn, root] = [this.view, ++this.drawn, this.parts.view];
     root.setAttribute("aria-labelledby", `tab-${view.name}`);
@@ -203,7 +205,7 @@ class Shell {
     if (turn !== this.drawn) return;
     clearTimeout(patience);
     root.removeAttribute("aria-busy");
-    await this.drawInto(root, view, data);
+    await this.drawInto(root, view, data, here ? top : null);
     if (turn !== this.drawn) return;
     document.documentElement.dataset.drawn = `${view.name}:${turn}`;
   }
@@ -224,9 +226,9 @@ class Shell {
   }
 
   // A promise where the view unpacks something before it has drawn all.
-  drawInto(root, view, data) {
+  drawInto(root, view, data, before = null) {
     let drawing = null;
-    const [top, held] = [scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
+    const [top, held] = [before ?? scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
     root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede.call ? view.lede(Boolean(this.live)) : view.lede)] : []));
     if (data === null) {
       const asked = `meshwright report plans.json#${this.index + 1}`;
@@ -275,6 +277,9 @@ export function problems(failed) {
     one.why ? html("span", { class: "why" }, coded(`why: ${one.why}`)) : null, one.fix ? html("span", { class: "fix" }, coded(`fix: ${one.fix}`)) : null));
 }
 
+// Characters of a model or a cluster in the head; its whole name is shown to who points at it.
+const MOST_OF_A_NAME = 30;
+
 function head(shell) {
   const { model, cluster, workload } = shell.document.inputs;
   const devices = `${cluster.devices.toLocaleString("en-US")} GPU${cluster.devices === 1 ? "" : "s"}${cluster.groups.length > 1 ? `, ${cluster.groups.length} groups` : ""}`;
@@ -286,7 +291,7 @@ function head(shell) {
     svg("path", { d: "M1 2h8v4H1zM7 10h8v4H7z", fill: "var(--task-F)" }), svg("path", { d: "M4 6h8v4H4z", fill: "var(--task-B)" }));
   return [
     html("h1", { class: "mark" }, mark, "meshwright"),
-    html("div", { class: "facts" }, ...facts.map(([name, value, more]) => html("span", {}, `${name} `, html("b", {}, value), more ? ` · ${more}` : ""))),
+    html("div", { class: "facts" }, ...facts.map(([name, value, more]) => html("span", {}, `${name} `, html("b", value.length > MOST_OF_A_NAME ? { class: "long", title: value } : {}, value), more ? ` · ${more}` : ""))),
     html("div", { class: "tools" }, ...(shell.live ? shell.live.tools(shell) : []), themeButton(shell)),
   ];
 }
@@ -383,9 +388,9 @@ function verdict(shell) {
   else if (entry.rank === 1 && said) {
     const tied = tie?.ranks?.includes(2) ? html("span", { class: "badge" }, `tie: plans ${tie.ranks.join(", ")} are within ${percent(tie.within)}`) : null;
     const [whys, more] = [said.why.slice(1, 1 + FIRST_REASONS), said.why.slice(1 + FIRST_REASONS)];
-    lines.push(html("ul", { class: "because" }, ...whys.map((line, at) => html("li", {}, coded(line), at === whys.length - 1 ? [" ", tied] : null))));
+    lines.push(html("ul", { class: "because" }, ...whys.map((line) => html("li", {}, coded(line)))));
     if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, coded(line))))));
-    if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because}`));
+    if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because} `, tied));
   } else lines.push(html("p", { class: "because" }, entry.identities.join("; ")));
   return [html("div", { class: "named" }, html("p", { class: "plan" }, ...dotted(entry.title)), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
     ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, "warning: ", coded(text)))];

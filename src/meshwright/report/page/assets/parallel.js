@@ -4,7 +4,7 @@ import { along, explains } from "page/card.js";
 import { html, svg } from "page/svg.js";
 
 const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT] = [340, 34, 16, 30, 86];
-const [CLOSEST, WIDEST] = [92, 150];
+const [CLOSEST, WIDEST] = [63, 150];
 const MOST_LINES = 2000;
 const MOST_TICKS = 12;
 

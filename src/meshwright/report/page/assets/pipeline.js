@@ -6,6 +6,7 @@
 
 import { computed, task as taskColour } from "page/colours.js";
 import { taskAfter, taskAt, wayOf } from "page/steps.js";
+import { canvasOf, seen } from "page/svg.js";
 import { significant } from "page/units.js";
 
 export const PATTERNS = { F: "plain", B: "rising", I: "rising", W: "falling", R: "dots", X: "dots", OPT: "level" };
@@ -19,6 +20,8 @@ const PATTERN_PIXELS = {
 };
 const PALEST = 0.5;
 const MOST_LABELS = 700;
+// Pixels by the canvas that they are put on.
+const images = new WeakMap();
 const NARROWEST = 4;
 const PATTERNED = 8;
 
@@ -59,12 +62,10 @@ function tilesOf(step) {
 
 // host: an element that has a width. `opening(width)` is the window that is drawn first. Returns what the view steers it by.
 export function pipelineCanvas(host, step, { height = rowHeight(step.workers), gap = height > 12 ? 4 : 1, span = null, opening = null, onView = () => {}, onPick = () => {} } = {}) {
-  const base = document.createElement("canvas");
-  const over = document.createElement("canvas");
-  for (const canvas of [base, over]) canvas.setAttribute("aria-hidden", "true");
-  base.className = "pipeline-base";
-  over.className = "pipeline-over";
-  host.append(base, over);
+  const base = canvasOf("pipeline-base");
+  host.append(base);
+  const over = canvasOf("pipeline-over");
+  host.append(over);
   const pitch = height + gap;
   const whole = step.workers * pitch;
   const end = span ?? step.end_s;
@@ -79,13 +80,14 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   function sized() {
     state.width = Math.max(1, Math.floor(host.clientWidth));
     state.ratio = Math.min(devicePixelRatio || 1, 2);
+    const [wide, high] = [Math.round(state.width * state.ratio), Math.round(whole * state.ratio)];
     for (const canvas of [base, over]) {
-      canvas.width = Math.round(state.width * state.ratio);
-      canvas.height = Math.round(whole * state.ratio);
+      if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
       canvas.style.width = `${state.width}px`;
       canvas.style.height = `${whole}px`;
     }
-    image = context.createImageData(base.width, base.height);
+    image = images.get(base);
+    if (image?.width !== wide || image.height !== high) images.set(base, (image = context.createImageData(wide, high)));
     if (opening) {
       within(...opening(state.width));
       opening = null;
@@ -178,6 +180,9 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
 
   function draw() {
     asked = 0;
+    // Its canvas may be another picture's already.
+    if (!host.isConnected) return;
+    [base, over].forEach(seen);
     state.frames++;
     const { ratio } = state;
     const width = base.width;

@@ -1,5 +1,5 @@
 // Points over two quantities that the reader chooses: marks by what fits, the front of those that fit, a limit.
-import { explains } from "page/card.js";
+import { along, explains } from "page/card.js";
 import { svg } from "page/svg.js";
 import { ticks } from "page/units.js";
 
@@ -21,15 +21,18 @@ export function scatter(points, across, up, mark) {
     limit(across, x, (at) => ({ x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM }), (at) => ({ x: at - 5, y: TOP + 10 }))];
   const ordered = front(here.filter((one) => one.fits !== "no" && x.holds(one[across.key])), across, up);
   const line = ordered.length > 1 ? svg("polyline", { class: "front", points: ordered.map((one) => `${x.at(one[across.key])},${y.at(one[up.key])}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 1.5, opacity: 0.7 }) : null;
-  const marks = [...here].reverse().map((one) => {
+  const shown = [...here].reverse();
+  const marks = shown.map((one) => {
     const { kept, own, colour, size, label, card, act } = mark(one);
     const [cx, cy] = [x.at(one[across.key]), y.at(one[up.key])];
     return explains(svg("g", {
-      tabindex: "0", role: act ? "button" : "img", "aria-label": label, opacity: kept ? 1 : 0.18, style: { cursor: act ? "pointer" : "default" },
+      role: act ? "button" : "img", "aria-label": label, opacity: kept ? 1 : 0.18, style: { cursor: act ? "pointer" : "default" },
       onclick: act, onkeydown: act && ((event) => { if (event.key === "Enter") act(); }),
     }, own ? svg("circle", { cx, cy, r: 10, fill: "none", stroke: "var(--accent)", "stroke-width": 2.5 }) : null,
     svg("circle", { cx, cy, r: size, fill: colour, stroke: "var(--raised)", "stroke-width": 1 })), card);
   });
+  // One stop of the Tab key; arrow keys go from the left to the right.
+  along([...marks.keys()].sort((a, b) => x.at(shown[a][across.key]) - x.at(shown[b][across.key])).map((at) => marks[at]));
   const names = [across, up].map(({ name }) => name.replace(/^[A-Z](?=[a-z])/, (first) => first.toLowerCase()));
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "drawing", role: "group", "aria-label": `Plans by ${names.join(" and ")}` }, axis, ...limits, line, ...marks);
 }

@@ -2,15 +2,17 @@
 
 import { MEMORY, computed, memory as memoryColour } from "page/colours.js";
 import { liveAt } from "page/steps.js";
+import { canvasOf, seen } from "page/svg.js";
 import { gib, significant, ticks } from "page/units.js";
 
-function strip(host, height) {
-  const canvas = document.createElement("canvas");
-  canvas.setAttribute("aria-hidden", "true");
+// across: the width of the host, where it is known: asking the browser has it lay out everything.
+function strip(host, height, across = () => host.clientWidth) {
+  const canvas = canvasOf("strip");
   host.append(canvas);
   return () => {
     const ratio = Math.min(devicePixelRatio || 1, 2);
-    const width = Math.max(1, Math.floor(host.clientWidth));
+    const width = Math.max(1, Math.floor(across()));
+    seen(canvas);
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -39,8 +41,8 @@ function palette(names) {
 }
 
 // `below`: the scale stands under what it measures.
-export function axisStrip(host, x, { below = false } = {}) {
-  const sheet = strip(host, 24);
+export function axisStrip(host, x, { below = false, across } = {}) {
+  const sheet = strip(host, 24, across);
   const colours = palette({ line: "var(--line)", muted: "var(--muted)" });
   return ({ from, to }) => {
     const { context, width, height } = sheet();
@@ -64,8 +66,8 @@ export function axisStrip(host, x, { below = false } = {}) {
   };
 }
 
-export function memoryStrip(host, name, step, x, which, { height = 74, kinds = null } = {}) {
-  const sheet = strip(host, height);
+export function memoryStrip(host, name, step, x, which, { height = 74, kinds = null, across } = {}) {
+  const sheet = strip(host, height, across);
   // Without bytes: how many activations of one micro-batch.
   const { unit = null } = step.data;
   const sized = unit ? (size) => significant(size) : gib;

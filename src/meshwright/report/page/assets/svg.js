@@ -26,5 +26,19 @@ export const drawing = (width, height, label, ...children) =>
 // The one-line form of a plan, which breaks behind its dots where it has no room.
 export const dotted = (title) => title.split(/(?<=\.)/).flatMap((part, at) => (at ? [html("wbr"), part] : [part]));
 
+// A canvas of a picture that is gone, or a new one: pixels take longer to make than to fill. `kind` is its class.
+const [canvases, MOST_CANVASES] = [[], 12];
+export function canvasOf(kind) {
+  const gone = canvases.findIndex((one) => one.className === kind && one.wasSeen && !one.isConnected);
+  const [found] = gone < 0 ? [html("canvas", { class: kind, "aria-hidden": "true" })] : canvases.splice(gone, 1);
+  found.wasSeen = false;
+  canvases.push(found);
+  if (canvases.length > MOST_CANVASES) canvases.shift();
+  return found;
+}
+
+// To be said of a canvas that is drawn on: one that is not in the page yet is no other picture's.
+export const seen = (canvas) => { canvas.wasSeen ||= canvas.isConnected; };
+
 // Words of the command line: what stands between backticks is code.
 export const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));

@@ -6,7 +6,8 @@ import { rate } from "page/units.js";
 const PAD = { inner: 3, outer: 6 };
 const GAP = 1;
 const KIND_NAMES = { tp: "tensor", cp: "context", ep: "experts", etp: "tensor of experts", dp: "data", pp: "pipeline" };
-const HATCHES = [null, [1, 0], [1, 1], [0, 1], [1, -1]];
+// Directions of the lines over the devices of each group; dots, a grid and crossed lines once they have run out.
+const HATCHES = [[], [[1, 0]], [[1, 1]], [[0, 1]], [[1, -1]], ["dots"], [[1, 0], [0, 1]], [[1, 1], [1, -1]]];
 
 export const view = {
   name: "cluster",
@@ -131,15 +132,23 @@ function layout(data, width, devices) {
     const pad = rest.length ? PAD.outer : PAD.inner;
     const space = tile <= 5 ? 3 : 6;
     let [left, high, row, wide] = [x, 0, y, 0];
+    // Rows of as many boxes each, so that none is left over alone.
+    let [across, inRow] = [Infinity, 0];
     for (let from = 0; from < size; from += part_) {
       const number = Math.min(part_, size - from);
       let mark = boxes.length;
       let box = place(first + from, number, rest, depth + 1, left + pad, row + pad, rest.length ? squarish(number, room) : room);
-      if (left > x && left + box.wide + 2 * pad > x + room) {
+      if (from === 0) {
+        const [count, fit] = [Math.ceil(size / part_), Math.max(1, Math.floor((room + space) / (box.wide + 2 * pad + space)))];
+        across = Math.ceil(count / Math.ceil(count / fit));
+      }
+      if (left > x && (inRow >= across || left + box.wide + 2 * pad > x + room)) {
+        inRow = 0;
         boxes.length = mark;
         [left, row, high] = [x, row + high + space, 0];
         box = place(first + from, number, rest, depth + 1, left + pad, row + pad, rest.length ? squarish(number, room) : room);
       }
+      inRow += 1;
       boxes.push({ x: left, y: row, wide: box.wide + 2 * pad, high: box.high + 2 * pad, domain, depth });
       left += box.wide + 2 * pad + space;
       high = Math.max(high, box.high + 2 * pad);
@@ -218,10 +227,11 @@ function canvasOf(host, data, map, state) {
         const own = map.stage[device];
         context.fillStyle = own < 0 ? colours.sunken : colours.stages[own];
         context.fillRect(laid.at.x[device], laid.at.y[device], laid.tile, laid.tile);
-        if (hatch[number] && own >= 0 && laid.tile >= 8) hatched(context, laid.at.x[device], laid.at.y[device], laid.tile, hatch[number]);
+        if (own >= 0 && laid.tile >= 8) for (const way of hatch[number]) hatched(context, laid.at.x[device], laid.at.y[device], laid.tile, way);
       }
     });
-    if (laid.tile >= 18) {
+    if (laid.tile < 18) byNode(context);
+    else {
       context.font = "11px system-ui, sans-serif";
       context.textAlign = "center";
       for (let device = 0; device < map.all; device++) {
@@ -230,6 +240,33 @@ function canvasOf(host, data, map, state) {
         context.fillText(String(data.stages[map.stage[device]].stage), laid.at.x[device] + laid.tile / 2, laid.at.y[device] + laid.tile / 2 + 0.5);
       }
     }
+  }
+
+  // Devices that are too small for a number: one for each node that works for one stage, where it has room.
+  function byNode(context) {
+    context.font = "600 11px system-ui, sans-serif";
+    context.textAlign = "center";
+    for (const group of data.groups) {
+      for (let first = group.first; first < group.first + group.nodes * group.per_node; first += group.per_node) {
+        const last = first + group.per_node - 1;
+        if (!sameStage(first, last)) continue;
+        const own = map.stage[first];
+        const text = own < 0 ? "" : String(data.stages[own].stage);
+        const wide = context.measureText(text).width + 6;
+        const [x, y] = [laid.at.x[first], laid.at.y[first]];
+        const [across, high] = [Math.max(...laid.at.x.subarray(first, last + 1)) + laid.tile - x, laid.at.y[last] + laid.tile - y];
+        if (!text || across < wide + 4 || high < 16) continue;
+        context.fillStyle = colours.stages[own];
+        context.fillRect(x + (across - wide) / 2, y + high / 2 - 7, wide, 14);
+        context.fillStyle = "rgba(0,0,0,.82)";
+        context.fillText(text, x + across / 2, y + high / 2 + 0.5);
+      }
+    }
+  }
+
+  function sameStage(first, last) {
+    for (let device = first; device <= last; device++) if (map.stage[device] !== map.stage[first]) return false;
+    return true;
   }
 
   // Between groups of nodes: those that stand below each other as a line, dashed where the speed is assumed.
@@ -304,7 +341,13 @@ function canvasOf(host, data, map, state) {
   };
 }
 
-function hatched(context, x, y, tile, [across, up]) {
+function hatched(context, x, y, tile, way) {
+  if (way === "dots") {
+    context.fillStyle = "rgba(0,0,0,.34)";
+    for (let left = 2; left < tile - 1; left += 4) for (let top = 2; top < tile - 1; top += 4) context.fillRect(x + left, y + top, 1.4, 1.4);
+    return;
+  }
+  const [across, up] = way;
   context.save();
   context.beginPath();
   context.rect(x, y, tile, tile);
@@ -362,10 +405,11 @@ function pointed(host, data, map, state, drawing, said) {
   host.addEventListener("blur", () => go(-1));
   host.addEventListener("keydown", (event) => {
     const group = data.groups.findLast((one) => one.first <= Math.max(state.device, 0));
+    if (event.key === "Escape") return go(-1);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: group.per_node, ArrowUp: -group.per_node }[event.key];
-    if (!step) return;
+    if (!step) return null;
     event.preventDefault();
-    go(state.device < 0 ? 0 : Math.min(Math.max(state.device + step, 0), map.all - 1));
+    return go(state.device < 0 ? 0 : Math.min(Math.max(state.device + step, 0), map.all - 1));
   });
 }
 

@@ -2,7 +2,7 @@ import { parallel, quantityAxis, valuesAxis } from "page/parallel.js";
 import { scatter } from "page/scatter.js";
 import { dotted, html } from "page/svg.js";
 import { settingOf } from "page/views/why.js";
-import { count, energy, gib, percent, seconds, significant, signedPercent, usd } from "page/units.js";
+import { energy, gib, percent, seconds, significant, signedPercent, usd } from "page/units.js";
 
 const TONE = { yes: "var(--good)", fits: "var(--good)", tight: "var(--warn)", no: "var(--bad)" };
 const WORD = { yes: "fits", fits: "fits", tight: "tight", no: "does not fit" };
@@ -163,7 +163,7 @@ function searched(data, page) {
     ...Object.entries(found.pruned ?? {}).filter(([, value]) => value > 0).map(([name, value]) => ({ name: `excluded ${name.replace(/^row: /, "one by one: ").replace(/^shape: /, "by shape: ")}`, value, why: name.includes("memory") ? "memory" : name.includes("time bound") ? "time" : null }))];
   const shown = html("div", { "aria-live": "polite" });
   const can = (row) => Boolean(page.live && data.tells_excluded && row.why);
-  if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: count }], rows, { title: "Counts of the search", folded: false, can, pick: (row) => examples(row, shown, page) });
+  if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: (value) => value.toLocaleString("en-US") }], rows, { title: "Counts of the search", folded: false, can, pick: (row) => examples(row, shown, page) });
   if (rows.some(can)) root.append(html("p", { class: "muted" }, "A click on a reason prices some of the plans that it excluded."));
   root.append(shown);
   return root;

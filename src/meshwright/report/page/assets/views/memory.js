@@ -79,9 +79,14 @@ export const view = {
       const label = `${data.names[at]}: fullest from ${secondsText(peak.peak_s)} of ${secondsText(data.over_time.end_s)} on, with the ${data.over_time.tasks[at]}`;
       const box = html("div", { class: "over-time" }, html("h3", {}, "Over the step"), html("p", { class: "muted" }, `${label}.`),
         html("div", { role: "img", "aria-label": `Memory over time. ${label}, ${gib(peak.peak_bytes)} of ${gib(peak.capacity_bytes)}.` }, host, axis));
-      const x = (moment) => (moment / data.over_time.end_s) * host.clientWidth;
-      const strips = [memoryStrip(host, about, over, x, () => at, { height: 170, kinds: () => held(stage) }), axisStrip(axis, x, { below: true })];
-      const draw = () => strips.forEach((strip) => strip({ from: 0, to: data.over_time.end_s }));
+      let wide = 0;
+      const [x, across] = [(moment) => (moment / data.over_time.end_s) * wide, () => wide];
+      const strips = [memoryStrip(host, about, over, x, () => at, { height: 170, kinds: () => held(stage), across }), axisStrip(axis, x, { below: true, across })];
+      const draw = () => {
+        if (host.clientWidth === wide) return;
+        wide = host.clientWidth;
+        strips.forEach((strip) => strip({ from: 0, to: data.over_time.end_s }));
+      };
       box.addEventListener("shown", draw);
       new ResizeObserver(draw).observe(host);
       return box;

@@ -76,7 +76,7 @@ function memoryOf(page) {
 
 function plans(page) {
   const named = page.unanswered ? "Nearest plans" : "Plans found";
-  const root = html("section", {}, html("h2", {}, named));
+  const root = html("section", { class: "across" }, html("h2", {}, named));
   const rows = page.document.plans.map((plan, at) => {
     const full = Math.max(...plan.estimate.stages.map((stage) => stage.peak_memory_bytes / stage.capacity_bytes));
     const [name, worst] = Object.entries(plan.estimate.breakdown_s).filter(([key]) => key !== "compute").reduce((a, b) => (b[1] > a[1] ? b : a));
@@ -91,7 +91,7 @@ function plans(page) {
 }
 
 function trainers(data, page) {
-  const root = html("section", {}, html("h2", {}, "Trainers"));
+  const root = html("section", { class: "across" }, html("h2", {}, "Trainers"));
   const rows = data.trainers.map(([names, plan, step, memory]) => ({ names, plan, step, memory }));
   page.table(root, [
     { name: "Trainer", key: "names" }, { name: "Plan", key: "plan", show: (plan) => dotted(plan) },
@@ -101,8 +101,8 @@ function trainers(data, page) {
 }
 
 function said(data, page) {
-  const root = html("section", {}, html("h2", {}, "Basis of the numbers"));
-  root.append(html("ul", {}, ...page.entry.identities.map((line) => html("li", {}, html("code", {}, line)))));
+  const root = html("section", { class: "across" }, html("h2", {}, "Basis of the numbers"));
+  root.append(html("ul", { class: "identities" }, ...page.entry.identities.map((line) => html("li", {}, html("code", {}, line)))));
   page.table(root, [{ name: "What", key: "name" }, { name: "Value", key: "value" }, { name: "Basis", key: "basis" }], data.assumptions, { title: `${data.assumptions.length} assumptions`, folded: data.assumptions.length > 12 });
   return root;
 }

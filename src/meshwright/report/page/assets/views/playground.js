@@ -24,20 +24,25 @@ export const view = {
       return ask();
     };
     root.append(html("form", { class: "playground", onsubmit: (event) => event.preventDefault() },
-      choice("Schedule", "name", data.schedules, false), choice("and below it", "below", data.schedules, true),
-      ...(page.live ? [] : [html("p", { class: "muted" }, `${asked.p} stages, ${asked.m} micro-batches; ${TIMES.filter(([name]) => asked[name]).map(([name, text]) => `${text.toLowerCase()} ${seconds(asked[name])}`).join(", ")}`)]),
-      ...(page.live ? SIZES : []).map(([name, text]) => html("label", {}, text, html("input", {
+      html("div", {}, choice("Schedule", "name", data.schedules, false), choice("and below it", "below", data.schedules, true), ...(page.live ? SIZES : []).map(size)),
+      page.live ? html("div", {}, ...TIMES.map(time))
+        : html("p", { class: "muted" }, `${asked.p} stages, ${asked.m} micro-batches; ${TIMES.filter(([name]) => asked[name]).map(([name, text]) => `${text.toLowerCase()} ${seconds(asked[name])}`).join(", ")}`)), failed, shown);
+
+    function size([name, text]) {
+      return html("label", {}, text, html("input", {
         type: "number", min: 1, max: data.sizes[name], value: asked[name] ?? "", placeholder: name === "v" ? "fewest" : null, id: `playground-${name}`,
         oninput: (event) => change(name, event.target.value === "" ? null : Number(event.target.value)),
-      }))),
-      ...(page.live ? TIMES : []).map(([name, text]) => {
-        const reading = html("output", {}, seconds(asked[name]));
-        readings[name] = (value) => { reading.textContent = seconds(value); };
-        return html("label", { class: "slider" }, html("span", {}, text, " ", reading), html("input", {
-          type: "range", min: 0, max: STEPS, value: Math.round((asked[name] / longest) * STEPS), id: `playground-${name}`,
-          oninput: (event) => change(name, (Number(event.target.value) / STEPS) * longest),
-        }));
-      })), failed, shown);
+      }));
+    }
+
+    function time([name, text]) {
+      const reading = html("output", {}, seconds(asked[name]));
+      readings[name] = (value) => { reading.textContent = seconds(value); };
+      return html("label", { class: "slider", for: `playground-${name}` }, html("span", {}, text, " ", reading), html("input", {
+        type: "range", min: 0, max: STEPS, value: Math.round((asked[name] / longest) * STEPS), id: `playground-${name}`,
+        oninput: (event) => change(name, (Number(event.target.value) / STEPS) * longest),
+      }));
+    }
 
     function choice(text, name, schedules, none) {
       return html("label", {}, text, html("select", { id: `playground-${name}`, onchange: (event) => change(name, event.target.value || null) },

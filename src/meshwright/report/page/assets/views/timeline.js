@@ -49,14 +49,12 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
       if (moved) moved(shown);
     },
   });
-  strips.push(axisStrip(axis, (moment) => canvas.x(moment)));
-  if (data.memory) {
-    const strip = memoryStrip(memory, memoryName, step, (moment) => canvas.x(moment), () => followed);
-    strips.push(strip);
-  }
-  strips.forEach((strip) => strip(canvas.shown));
   rows(labels, gutter, step, canvas);
   frame.style.setProperty("--pipeline-height", `${canvas.whole}px`);
+  const [x, across] = [(moment) => canvas.x(moment), () => canvas.state.width];
+  strips.push(axisStrip(axis, x, { across }));
+  if (data.memory) strips.push(memoryStrip(memory, memoryName, step, x, () => followed, { across }));
+  strips.forEach((strip) => strip(canvas.shown));
 
   const words = (task) => describe(step, task);
   const say = (task) => { status.textContent = words(task).flat(2).join(", "); };
