@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.errors import UnsupportedError
 from meshwright.formats.huggingface import read_config
+from tests.counts import FAMILIES
 from tests.formats.huggingface.configs import LLAMA
 
 QWEN2_7B = {
@@ -155,3 +156,25 @@ def test_what_is_left_out_of_molmo_2_and_phi_4_multimodal_is_said() -> None:
     phi = read_config(LLAMA | {"model_type": "phi4mm", "speech_lora": {"r": 320}, "vision_lora": {"r": 256}}, "m")
     assert phi.parameters == read_config(LLAMA, "m").parameters
     assert phi.notes == ("the adapters that images and speech pass in its text are left out",)
+
+
+@pytest.mark.parametrize("name", ["QWenLMHeadModel", "QWenForCausalLM", "QWenModel"])
+def test_a_class_names_its_family_whatever_its_head(name: str) -> None:
+    without = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    assert read_config(without | {"architectures": [name]}, "m").family == "qwen"
+
+
+@pytest.mark.parametrize(("family", "has"), [("gla", "linear attention"), ("clip_vision_model", "encoder of images")])
+def test_families_of_other_kinds_are_refused_for_what_they_are(family: str, has: str) -> None:
+    with pytest.raises(UnsupportedError, match=has):
+        read_config(LLAMA | {"model_type": family}, "m")
+
+
+def test_layers_that_draft_tokens_behind_deepseek_v4_are_left_out() -> None:
+    config = FAMILIES["deepseek_v4"]["config"] | {"compress_ratios": None}
+    rates = [4] * config["num_hidden_layers"]
+    plain = read_config(config | {"compress_ratios": rates}, "m")
+    drafting = config | {"compress_ratios": [*rates, 0, 0, 0], "dspark_block_size": 5, "dspark_markov_rank": 256}
+    model = read_config(drafting, "m")
+    assert model.parameters == plain.parameters
+    assert "the layers that draft tokens for its decoding (dspark) are left out" in model.notes

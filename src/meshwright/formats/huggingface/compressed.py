@@ -8,6 +8,8 @@ from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers.compressed_attention import CompressedAttention
 from meshwright.specs.layers.indexer import Indexer
 
+DRAFTS = ("dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank")
+"""Keys of layers behind the others that draft tokens (DeepSeek-V4-Flash of 2026-07)."""
 SPARSE_RATE = 4
 """Tokens of an entry in layers whose entries an indexer picks; entries of more tokens are all seen."""
 
@@ -57,6 +59,9 @@ def _rates(fields: Fields, layers: int) -> list[int]:
     stated = fields.raw("compress_ratios")
     modules = fields.whole("num_nextn_predict_layers", low=0, default=0, high=64)
     whole = isinstance(stated, (list, tuple)) and all(type(rate) is int and rate >= 0 for rate in stated)
+    if fields.has(*DRAFTS) and whole and len(stated) > layers:  # type: ignore[arg-type]
+        fields.remark("the layers that draft tokens for its decoding (dspark) are left out")
+        stated = stated[:layers]  # type: ignore[index]
     if not whole or len(stated) not in (layers, layers + modules):  # type: ignore[arg-type]
         why = f"must be a whole number for each of {layers} layers, and for modules of more tokens if they have any"
         fields.problem("compress_ratios", stated, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ PARTS = ("text_config", "llm_config", "llm_cfg", "language_config", "model_confi
 OF_MLC = "model_config"
 """The one of them that MLC writes, and not a configuration class of transformers."""
 
+_ENDINGS = re.compile(r"(For[A-Z].*|(LM)?HeadModel|Model)$")
+"""Of names of classes, behind the name of their family."""
 SHAPE = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
 """Sizes that tell a model's shape where no `model_type` does, as in configs of Megatron and NeMo."""
 TOWERS = (
@@ -155,7 +158,6 @@ def _from_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
     first = names[0] if isinstance(names, (list, tuple)) and names else None
     if not isinstance(first, str):
         return None
-    plain = first.partition("For")[0].lower().replace("_", "")
-    by_class = {family.replace("_", ""): family for family in known}
-    by_class["gpt2lmheadmodel"] = "gpt2"
+    plain = _ENDINGS.sub("", first).lower().replace("_", "")
+    by_class = {family.replace("_", "").replace("-", ""): family for family in known}
     return by_class.get(plain, first)

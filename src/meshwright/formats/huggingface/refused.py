@@ -8,6 +8,8 @@ from meshwright.errors import Problem, UnsupportedError
 
 _BLOCKS = "attention to random or neighbouring blocks"
 _CODEBOOKS = "several codebooks of sound, embedded and predicted at once"
+_LINEAR = "linear attention of flash-linear-attention's own kind in every layer"
+_TOWER = "an encoder of images and no text beside it"
 _NARROW = "embeddings of another width than its layers, and a matrix between them"
 _SHARED = "a block shared by several layers"
 _INNER = "norms inside attention and MLP, and a resampler of images"
@@ -20,15 +22,21 @@ REFUSED: dict[str, str] = {
     "blip": "an encoder of text that reads an encoder of images",
     "blt": "bytes in patches of unequal length, with an encoder and a decoder of their own",
     "canary": _CONVOLVED,
+    "clip_vision_model": _TOWER,
     "cohere_asr": _CONVOLVED,
     "convbert": "convolutions beside its attention",
     "deberta": "attention that mixes content and positions by matrices of its own",
+    "delta_net": _LINEAR,
     "dia": _CODEBOOKS,
     "diffllama": "two attention maps subtracted from each other",
     "encoder-decoder": "two models of other families, joined by cross attention",
     "florence2": "an encoder of images whose width and length change from stage to stage (DaViT)",
     "fnet": "Fourier transforms in place of attention",
     "funnel": "a stack that shortens its sequence",
+    "gated_deltanet": _LINEAR,
+    "gla": _LINEAR,
+    "hgrn": _LINEAR,
+    "hgrn2": _LINEAR,
     "hrm_text": "layers that run several times in a step",
     "ibert": "weights in whole numbers",
     "idefics": "gated cross attention beside the layers of its text, and a resampler",
@@ -54,10 +62,12 @@ REFUSED: dict[str, str] = {
     "recurrent_gemma": "recurrent layers",
     "reformer": "layers that can be reversed, and attention by hashes",
     "rembert": _NARROW,
+    "retnet": _LINEAR,
     "roc_bert": "embeddings of shapes and sounds beside those of words",
     "rwkv": "layers of RWKV-4",
     "seamless_m4t": _CONVOLVED,
     "seamless_m4t_v2": _CONVOLVED,
+    "siglip_vision_model": _TOWER,
     "speech-encoder-decoder": "two models of other families, joined by cross attention",
     "speecht5": _CODEBOOKS,
     "squeezebert": "grouped convolutions in place of matrices",

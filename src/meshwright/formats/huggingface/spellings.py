@@ -42,7 +42,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "parallel_block": ("use_parallel_residual", "parallel_attn", "use_parallel_block"),
     "num_nextn_predict_layers": ("mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers"),
     "sliding_window_pattern": ("_sliding_window_pattern",),
-    "sliding_window": ("sliding_window_size",),
+    "sliding_window": ("sliding_window_size", "sliding_window_attention_size"),
     "mamba_num_heads": ("mamba_n_heads", "n_mamba_heads"),
     "mamba_head_dim": ("mamba_d_head", "mamba_headdim"),
     "n_groups": ("mamba_n_groups", "mamba_ngroups"),
