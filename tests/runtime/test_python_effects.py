@@ -164,3 +164,15 @@ def test_python_is_called_with_whole_values(method: Any) -> None:
 
     rows = jnp.arange(24.0).reshape(8, 3) / 24
     np.testing.assert_allclose(mw.parallelize(step, method=method)(WEIGHTS, rows), step(WEIGHTS, rows), rtol=1e-5)
+
+
+@pytest.mark.parametrize("around", [jax.jit, jax.grad, lambda fun: mw.parallelize(fun, method=mw.DataParallel())])
+def test_a_step_inside_of_what_jax_traces_is_told_to_stand_outside(around: Any) -> None:
+    step = mw.parallelize(loss, method=mw.DataParallel())
+    with pytest.raises(InputError, match=r"loss at .*effects.py:\d+ is called inside of a function that JAX traces"):
+        around(lambda w, x: step(w, x))(WEIGHTS, BATCH)
+
+
+def test_what_is_no_function_is_no_step() -> None:
+    with pytest.raises(InputError, match="parallelize is given 3"):
+        mw.parallelize(3)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.core import trace_state_clean
 
 from meshwright.compiler.methods.data import DataParallel
 from meshwright.compiler.methods.decided import FollowParallel
@@ -19,6 +20,7 @@ from meshwright.compiler.python_effects.lost_state import warn_of_lost_state
 from meshwright.compiler.python_effects.refusals import reading_problem
 from meshwright.compiler.python_effects.shapes import StateShapes
 from meshwright.compiler.python_effects.state import PythonState
+from meshwright.compiler.source_line import start_of
 from meshwright.compiler.tracing.batch_arguments import batch_argument
 from meshwright.compiler.tracing.beside_arrays import BesideArrays
 from meshwright.compiler.tracing.calls import CallForm, StepCall
@@ -170,6 +172,8 @@ class ParallelizedStep:
             arguments: as the step takes them.
             keywords: likewise.
         """
+        if not trace_state_clean():
+            raise InputError(_inside_of_a_trace(self.form.fun))
         call = self.form.call(arguments, keywords)
         if self.on_step is None:
             with mesh_aside():
@@ -272,10 +276,28 @@ def parallelize(
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
 
     def parallel(step: Callable[..., Any]) -> ParallelizedStep:
+        if not callable(step):
+            raise InputError(
+                Problem(
+                    what=f"parallelize is given {step!r:.60}",
+                    why="it takes the function of a step",
+                    fix="parallelize(train_step, method=DataParallel())",
+                    field="fun",
+                )
+            )
         form = CallForm(fun=step, static_argnums=static, static_argnames=names)
         return ParallelizedStep(form, method or DataParallel(), numbers, loss, place, on_step)
 
     return parallel if fun is None else parallel(fun)
+
+
+def _inside_of_a_trace(fun: Callable[..., Any]) -> Problem:
+    return Problem(
+        what=f"{start_of(fun)} is called inside of a function that JAX traces, such as one under jax.jit, grad or vmap",
+        why="a parallel step compiles and places a program of its own, for arrays that there are",
+        fix="call it outside: parallelize stands above jax.jit, and loops over steps are Python's",
+        field=getattr(fun, "__name__", "step"),
+    )
 
 
 def _check_method(method: object) -> None:

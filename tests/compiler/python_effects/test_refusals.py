@@ -210,6 +210,10 @@ def has_a_loss_of_every_sample(w: jax.Array, x: jax.Array) -> Any:
     return w - jax.grad(lambda w: (x @ w).mean(1))(w)  # here
 
 
+def forgets_what_stands_beside_the_loss(w: jax.Array, x: jax.Array) -> Any:
+    return w - jax.grad(lambda w: ((x @ w).mean(), x))(w)  # here
+
+
 def mixes_up_shapes(w: jax.Array, x: jax.Array) -> Any:
     return w - jax.grad(lambda w: (x @ w.T).mean())(w)  # here
 
@@ -228,6 +232,7 @@ def draws_by_numpy(w: jax.Array, x: jax.Array) -> Any:
         (chooses_samples, "jax.numpy.where(mask, values, 0).sum() / mask.sum()"),
         (assigns, "array.at[index].set(value)"),
         (has_a_loss_of_every_sample, "losses.mean()"),
+        (forgets_what_stands_beside_the_loss, "has_aux=True"),
         (mixes_up_shapes, "jax.tree.map(jax.numpy.shape, arguments)"),
         (draws_by_numpy, "draw random numbers with jax.random"),
     ],

@@ -83,6 +83,11 @@ def test_islands_share_the_layers_by_their_speed_and_memory(shapes: Any) -> None
         plan_step(step, shapes, Islands(groups=(quick, small)), space=StageSpace(micro_batches=(8,)))
 
 
+def test_a_batch_that_splits_into_nothing_has_a_plan() -> None:
+    shapes = jax.eval_shape(initial), jax.eval_shape(lambda: tokens(5))
+    assert plan_step(step, shapes, HOSTS).micro_batches == 1
+
+
 def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     assert StagesPlan.load(tmp_path / "plan.json") == plan

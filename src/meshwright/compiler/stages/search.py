@@ -171,6 +171,7 @@ def _climb(search: _StageSearch, counts: Sequence[int], start: int) -> None:
                 return
 
     first = int(np.argmin([abs(np.log2(count / start)) for count in counts]))
+    step_s(first)
     climb(first, 1)
     climb(first, -1)
     if search.may_fit(counts[0]):
