@@ -71,7 +71,9 @@ def mixing_lines(mixing: Mixing, *, held: bool = True) -> tuple[str, ...]:
 
 def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
     if held:
-        yield from (held_line(one) for one in mixing.held[:MOST_HELD])
+        shown = mixing.held[:MOST_HELD]
+        for one, before in zip(shown, (None, *shown), strict=False):
+            yield held_line(one, follows=before is not None and before.pipelines == one.pipelines)
         if len(mixing.held) > MOST_HELD:
             yield f"and {len(mixing.held) - MOST_HELD} more runs of stages; --json has them"
     yield from map(equal_line, mixing.equal)
@@ -113,13 +115,18 @@ def equal_line(one: EqualRanks) -> str:
     )
 
 
-def held_line(one: HeldLayers) -> str:
-    """Who holds which layers: `pipeline 0: 59 layers (30+29) on 2 stages of 32 H100, tp4 dp8 z1, 128 x mbs1`."""
+def held_line(one: HeldLayers, *, follows: bool = False) -> str:
+    """Who holds which layers: `pipeline 0: 59 layers (30+29) on 2 stages of 32 H100, tp4 dp8 z1, 128 x mbs1`.
+
+    Args:
+        one: neighbouring stages.
+        follows: whether the line before is about the same pipelines: `then 21 layers (10+11) on ...`.
+    """
     first, last = one.pipelines
-    name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
+    name = "then" if follows else f"pipeline {first}:" if first == last else f"pipelines {first}-{last}:"
     stages = "1 stage" if len(one.layers) == 1 else f"{len(one.layers)} stages"
     return (
-        f"{name}: {sum(one.layers)} layers ({shortened_title(one.layers)}) on {stages} of "
+        f"{name} {sum(one.layers)} layers ({shortened_title(one.layers)}) on {stages} of "
         f"{group_text(one.group, one.devices)}, "
         f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
     )
