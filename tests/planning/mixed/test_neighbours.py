@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
@@ -14,7 +17,7 @@ from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.mixed.native import NativeSource
-from meshwright.planning.mixed.neighbours import GAIN, _neighbours, best_near
+from meshwright.planning.mixed.neighbours import GAIN, NORM, UNEVEN_CHUNKS, _neighbours, _unevenness, best_near, evened
 from tests.planning.compose.test_composer import SMALL, asked
 
 BATCH, LAYERS = 12, 8
@@ -105,3 +108,50 @@ def test_neighbours_are_all_moves_of_one_layer_between_stages_that_follow_each_o
                     others = [other.layers for other in one.pipelines]
                     expected.append((*others[:number], tuple(moved), *others[number + 1 :]))
         assert sorted(found) == sorted(expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), chunks=st.integers(2, 4), count=st.integers(2, 5))
+def test_unevenness_after_a_move_is_that_of_the_chunks_moved(data: st.DataObject, chunks: int, count: int) -> None:
+    seconds = st.floats(0.1, 3.0)
+    layer_s = np.array(data.draw(st.lists(seconds, min_size=count, max_size=count)))
+    layers = np.array(data.draw(st.lists(st.integers(2, 9), min_size=chunks * count, max_size=chunks * count)))
+
+    def uneven(layers: np.ndarray, scale: float) -> float:
+        chunk_s = layers.reshape(chunks, count) * layer_s / scale
+        norms = [np.linalg.norm(chunk_s.sum(axis=0), NORM), *(np.linalg.norm(own, NORM) for own in chunk_s)]
+        return norms[0] + UNEVEN_CHUNKS * sum(norms[1:])
+
+    chunk_s = layers.reshape(chunks, count) * layer_s
+    scale = chunk_s.sum(axis=0).max()
+    now, after = _unevenness(chunk_s, layer_s)
+    assert now == pytest.approx(uneven(layers, scale))
+    giver, taker = data.draw(st.permutations(range(len(layers))))[:2]
+    moved = layers.copy()
+    moved[giver] -= 1
+    moved[taker] += 1
+    assert after[giver, taker] == pytest.approx(uneven(moved, scale))
+
+
+def test_chunks_of_an_interleaved_pipeline_differ_where_its_stages_are_evener_for_it(question: Question) -> None:
+    one, own = next((one, own) for one in question.sets for own in one.pipelines if len(own.stages) == 2)
+    once_s = [stage.options.once_s[stage.row] for stage in own.stages]
+    mix = np.ones(1)
+
+    def slowest_s(layers: tuple[int, ...]) -> float:
+        first, last = (sum(layers[place::2]) * each[0] for place, each in enumerate(once_s))
+        return float(max(first + once_s[0][1], last + once_s[1][2]))
+
+    uneven = replace(own, chunks=2, layers=(1, 3, 1, 3) if once_s[0][0] < once_s[1][0] else (3, 1, 3, 1))
+    path = list(evened(replace(one, pipelines=(uneven,), shares=(6,)), mix))
+    assert path
+    held = [made.pipelines[0].layers for made in path]
+    assert all(sum(layers) == LAYERS and min(layers) >= 1 for layers in held)
+    assert slowest_s(held[-1]) < slowest_s(uneven.layers)
+    assert slowest_s(held[-1]) == pytest.approx(
+        min(slowest_s(layers) for layers in itertools.product(range(1, 6), repeat=4) if sum(layers) == LAYERS)
+    )
+    plain = replace(one, pipelines=(own,), shares=(6,))
+    assert not list(evened(plain, mix))
+    kept = evened(replace(one, pipelines=(uneven,), shares=(6,)), mix, ahead=uneven.layers[0] - 1)
+    assert all(made.pipelines[0].layers[0] >= uneven.layers[0] for made in kept)

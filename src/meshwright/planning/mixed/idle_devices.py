@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from meshwright.planning.compose.composer import COMPOSED, FARTHEST, SUBSET_COMPOSED, Composer
+from meshwright.planning.compose.divided import AROUND
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.fewer_nodes import SMALL, fewer_devices
 from meshwright.planning.mixed.source import PricedPlan
@@ -60,7 +61,7 @@ class LeavingOut:
                 before_s = min([best_s, *(one.step_time_s for one in found)])
                 promised_s = self._promised_s(pair, before_s)
                 if promised_s <= FARTHEST * before_s:
-                    found += self.composed(pair, COMPOSED if promised_s <= before_s else FEWER_COMPOSED)
+                    found += self.composed(pair, COMPOSED if promised_s <= AROUND * before_s else FEWER_COMPOSED)
             return found
         seen: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):

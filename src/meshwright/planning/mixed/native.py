@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
@@ -49,10 +50,11 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.units import gib
 
+if TYPE_CHECKING:
+    from meshwright.planning.mixed.neighbours import Moves
+
 UNEVENLY_COMPOSED = 40
 """Pipeline sets priced in full of those with micro-batches that do not divide the batch."""
-NEAR = 3
-"""Plans of a small cluster whose neighbours are priced."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
 RESTATED = 6
@@ -159,27 +161,19 @@ class NativeSource:
         """Of a small cluster, what is quicker than the best sets by a layer or a few micro-batches elsewhere."""
         if self.cluster.devices > SMALL or spent():
             return []
-        from meshwright.planning.mixed.neighbours import best_near  # of few devices alone
+        return self._moves().nearest(found)
 
-        def plan_of(made: PipelineSet[SplitPipeline]) -> ExecutionPlan:
-            return native_plan(made, self.cluster)
+    def _moves(self) -> Moves:
+        from meshwright.planning.mixed.neighbours import Moves  # not of every search
 
-        distinct = {one.plan: one for one in sorted(found, key=_step_s) if one.plan in self._sets}
-        near = [
-            self.priced(
-                plan_of(
-                    best_near(
-                        self._sets[one.plan],
-                        one.step_time_s,
-                        lambda made: self._pricer.step_time_s(plan_of(made)),
-                        lambda made: self.priced(plan_of(made)) is not None,
-                        ahead=self.model.tower_layers,
-                    )
-                )
-            )
-            for one in [*distinct.values()][:NEAR]
-        ]
-        return [one for one in near if one is not None]
+        return Moves(
+            cluster=self.cluster,
+            pricer=self._pricer,
+            priced=self.priced,
+            sets=self._sets,
+            mix=self.composer.islands.mix,
+            ahead=self.model.tower_layers,
+        )
 
     def _in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
         """Plans whose ranks hold one state together, each kind with its share of every micro-batch, where quicker."""
@@ -221,7 +215,12 @@ class NativeSource:
                     fits += 1
                 if fits == places:
                     break
-        again = sorted(found, key=_step_s)[: RESTATED if most >= COMPOSED else 1]
+        places = RESTATED if most >= COMPOSED else 1
+        if self.cluster.devices > SMALL and any(
+            own.chunks > 1 for one in found for own in self._sets[one.plan].pipelines
+        ):
+            found += self._moves().evener(sorted(found, key=_step_s)[:places])
+        again = sorted(found, key=_step_s)[:places]
         return [*(better for one in again for better in self._of_other_ways(one, composer.space)), *found]
 
     def _of_other_ways(self, one: PricedPlan, space: Space) -> Iterator[PricedPlan]:

@@ -4,8 +4,10 @@ T(m) = fill + (m - 1) period
 1F1B         fill    one micro-batch forward and backward through all stages, transfers included
              period  max over stages i of  max(t_i, (sum over j >= i of t_j + 2 c_j) / (S - i)),
                      since stage i has at most S - i micro-batches on their way behind it
-interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-batch
-             period  sum over chunks of the slowest stage's, since all stages run the same chunk at a time
+interleaved  fill    period, the first chunks of all stages but one, and the transfers of one micro-batch
+             period  (1 - a) max over stages of t_i  +  a sum over chunks of the slowest stage's: stages run the same
+                     chunk at about the same time, and micro-batches on their way even out most of what differs
+                     (a = 0.2: simulated steps of ten drawn pipelines with up to three layers moved, mean -0.1%)
              after   gradients of a chunk leave beside the last backwards of those that follow: P stage shares of them,
                      floor + met + max(0, exposed - floor - met - (P - 1) t_i), P as `Schedule.last_passes`; of
                      gradients and weights that leave a node met = min(their time, 2 P v c) waits for transfers, c being
@@ -30,6 +32,8 @@ HALVINGS = 11
 NEAR = (1.03, 1.2)
 """Times the expected bottleneck that most pipelines stay below."""
 ROUNDING_S = 1e-12
+IN_STEP = 0.2
+"""What the slowest of each chunk counts in the period of interleaved 1F1B, the slowest stage counting the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,8 +154,8 @@ def split_pipeline(
         fill_s = float(loop_s[0])
         period_s = float(max(stage_s.max(), (loop_s / np.arange(count, 0, -1)).max()))
     else:
-        period_s = float(max(chunk_s.max(axis=1).sum(), stage_s.max()))
-        fill_s = period_s * (1 + (count - 1) / chunks) + 2 * float(there_s.sum())
+        period_s = float((1 - IN_STEP) * stage_s.max() + IN_STEP * chunk_s.max(axis=1).sum())
+        fill_s = period_s + float(chunk_s[0].sum()) * (1 - 1 / count) + 2 * float(there_s.sum())
         meets = np.array([float(stage.options.meets[stage.row]) for stage in stages])
         met_s = np.minimum(beside_s * meets, 2 * passes * chunks * float(there_s.max()))
         sync_s = least_sync_s + met_s + np.maximum(sync_s - least_sync_s - met_s - (passes - 1) * stage_s, 0.0)
