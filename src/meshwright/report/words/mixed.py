@@ -72,8 +72,8 @@ def mixing_lines(mixing: Mixing, *, held: bool = True) -> tuple[str, ...]:
 def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
     if held:
         shown = mixing.held[:MOST_HELD]
-        for one, before in zip(shown, (None, *shown), strict=False):
-            yield held_line(one, follows=before is not None and before.pipelines == one.pipelines)
+        for run, before in zip(shown, (None, *shown), strict=False):
+            yield held_line(run, follows=before is not None and before.pipelines == run.pipelines)
         if len(mixing.held) > MOST_HELD:
             yield f"and {len(mixing.held) - MOST_HELD} more runs of stages; --json has them"
     yield from map(equal_line, mixing.equal)
