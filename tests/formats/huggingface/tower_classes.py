@@ -143,6 +143,11 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
         1_210_277_312,
     ),
     "glm46v": (_beside("glm46v", "glm4v_text", {"model_type": "glm4v_vision", "out_hidden_size": 4096}), 1_559_978_496),
+    "glmga": (_beside("glmga", "glm4v_text", {"model_type": "glm4v_vision", "out_hidden_size": 4096}), 1_559_978_496),
+    "cosmos3-omni": (
+        _beside("cosmos3_omni", "qwen3_vl_text", {"model_type": "qwen3_vl_vision", "out_hidden_size": 4096}),
+        1_243_827_952,
+    ),
     "glm-ocr": (GLM_OCR, 1_107_405_824),
     "paddleocr-vl": (PADDLEOCR_VL, 799_695_472),
     "lighton-ocr": (_beside("lighton_ocr", "qwen3", PIXTRAL, tie_word_embeddings=False), 1_096_096_256),

@@ -85,6 +85,10 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     return Tower(runs=runs, streams=(stream, windows))
 
 
+DEEPSTACK = 3
+"""Inner layers whose features the text takes up where nothing is said: 8, 16 and 24; Qwen3.5 has none."""
+
+
 def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     """Qwen3-VL and Qwen3.5: LayerNorm, a plain MLP, learned positions, features of inner layers added to the text's.
 
@@ -100,7 +104,8 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     as_text(fields, "out_hidden_size", text)
     stem = frames_of_patch(fields, patch, hidden, bias=True)
     fields.done()
-    taken = len(inner or ())
+    usual = 0 if str(outer.raw("model_type")).startswith("qwen3_5") else DEEPSTACK
+    taken = usual if inner is None else len(inner)
     block = TowerLayer(hidden=hidden, heads=heads, width=width)
     stream = block.stream(
         images=Images(patch=patch, merge=merge),
