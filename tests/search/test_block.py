@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.away import HOST_SHARE
+from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.search.one_space import SpaceSearch
@@ -74,3 +76,24 @@ def test_rows_of_several_numbers_of_micro_batches_have_the_bounds_that_each_has_
             here = block.shapes.m == m
             assert not block.allowed[row, ~here].any()
             np.testing.assert_allclose(block.bounds_s()[row, here], alone.bounds_s()[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "every", "near"), [(1, 5, 1e-12), (2, 43, 0.01)])
+def test_the_bound_of_a_plan_is_below_its_step_and_meets_it_where_nothing_is_hidden(
+    stages: int, every: int, near: float
+) -> None:
+    parts = spec("gpt2-xl"), resolve_gpus("4xH100"), Workload(seq_len=1024, global_batch=16)
+    run = SpaceSearch(*parts, Space(pins=(("pp", (stages,)), ("recompute", ("none",)))), 1, pareto=False)
+    compared = 0
+    for rows in run.rows(run._built()):
+        block = run.whole_block(rows)
+        assert block is not None
+        found, priced, feasible = block.price(block.open, np.inf)
+        assert len(found.row) == feasible <= priced
+        for at in range(0, len(found.row), every):
+            row, shape, sharding = (int(column[at]) for column in (found.row, found.shape, found.sharding))
+            plan = block.plan_row(row, block.shapes.shape(shape), block.shardings[sharding])
+            step_s = estimate_plan(expand(plan, parts[0], 1024), *parts).step_time_s
+            assert (1 - near) * step_s * (1 - 1e-12) <= found.bound_s[at] <= step_s * (1 + 1e-12), plan.format()
+            compared += 1
+    assert compared > 20
