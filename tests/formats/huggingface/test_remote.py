@@ -178,3 +178,16 @@ def test_layers_that_draft_tokens_behind_deepseek_v4_are_left_out() -> None:
     model = read_config(drafting, "m")
     assert model.parameters == plain.parameters
     assert "the layers that draft tokens for its decoding (dspark) are left out" in model.notes
+
+
+@pytest.mark.parametrize("family", ["llama", "brand_new"])
+def test_what_training_and_loading_leave_in_a_file_changes_no_model(family: str) -> None:
+    left = {
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True, "_load_in_4bit": True},
+        "load_in_4bit": True,
+        "lora_alpha": 16,
+        "num_labels": 3,
+        "model_parallel_size": 8,
+        "_attn_implementation_autoset": True,
+    }
+    assert read_config(LLAMA | {"model_type": family} | left, "m").parameters == 8_030_261_248

@@ -20,7 +20,10 @@ _HARMLESS_WORDS = (
     " scale_attention_softmax_in_fp32 fp32_residual_connection residual_in_fp32 reorder_and_upcast_attn slow_but_exact"
     " bias_dropout_fusion apply_query_key_layer_scaling fused_mlp fused_bias_fc use_fused_rope use_fused_rms_norm"
     " chunk_size_feed_forward pretraining_tp ep_size expert_dtype quantization quantization_config compression_config"
-    " quant_method quantize_embeddings"
+    " quant_method quantize_embeddings load_in_4bit load_in_8bit num_labels language_model_only"
+    " ignore_keys_at_rope_validation"
+    # What a fine-tune leaves in the file.
+    " sft train_type lora_alpha neftune_noise_alpha"
     # Generation.
     " temperature top_k top_p typical_p do_sample num_beams num_beam_groups diversity_penalty early_stopping"
     " length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids max_length"
@@ -73,6 +76,7 @@ _HARMLESS_FORMS = re.compile(
     r"|.*(_eps|_epsilon)|eps|(init|initializer)_.*|.*_initializer_range|.*_init_(std|scheme|min|max)|time_step_.*|linear_(a_log|dt)_.*"
     r"|.*(dropout|dropout_prob|pdrop|_loss_coef|aux_loss.*|loss_coefficient|loss_weight|loss_scaling_factor|loss_alpha)"
     r"|(tune_|freeze_|unfreeze_|use_)?mm_.*|image_(aspect_ratio|grid_pinpoints|crop_resolution|split_resolution)"
+    r"|_(attn|experts|load|pre_quantization)_.*|(tensor|pipeline|model|expert|context|data)_(model_)?parallel(_size)?"
     r"|(.*_)?tokenizer_.*|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
     r"|.*(_multiplier|_multipliers|_scaling|_version|_dtype|_in_fp32|_alpha_factor|_beta_factor)|.*_softcapping|transformers.*"
 )
