@@ -57,6 +57,9 @@ class LayerSpec(HashedOnce):
             check.that(
                 copies, "altup", self.altup, "it predicts copies of the residual stream, of which there are none"
             )
+            mixed = self.residual_mixing or (self.residuals > 1 and not self.altup)
+            why = "only copies of the residual stream that are read and written by weights may stay unmixed"
+            check.that(mixed, "residual_mixing", self.residual_mixing, why)
         check.done()
 
     @property
