@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import meshwright as mw
+from meshwright.errors import UnsupportedError
+from meshwright.xray.start import traced
 
 DENSE = {
     "model_type": "llama",
@@ -31,7 +33,7 @@ MOE = {
     "num_experts_per_tok": 2,
 }
 SMALL = 1 << 17
-"""Collectives below so many bytes are of norms, the loss and counts of tokens: our list leaves them out."""
+"""Collectives below so many bytes are of counts of tokens and their probabilities: our list leaves them out."""
 
 
 def of(config: dict[str, Any], folder: Path, plan: str, gpus: str = "8xH100", **more: Any) -> Any:
@@ -55,12 +57,19 @@ def test_a_rank_of_megatron_is_as_in_our_list(plan: str, stage: int, tmp_path: P
     pytest.importorskip("megatron.core")
     seen = of(DENSE, tmp_path, plan, stage=stage, framework="megatron")
     assert [row for row in seen.products if not row.same] == []
-    assert [row for row in large(seen) if not row.same and row.group not in ("pp", "cp")] == []
+    assert [row for row in seen.collectives if not row.same and row.group not in ("pp", "cp")] == []
     assert any("transformer_engine" in name for name in seen.traced.substitutes)
     assert seen.traced.peak.name == "forward and backward"
     for row in seen.memory:
         if row.kind in ("weights", "gradients", "optimizer"):
             assert row.seen_bytes == pytest.approx(row.ours_bytes, rel=0.02)
+
+
+def test_layers_of_mamba_are_refused_and_not_run_as_those_of_gpt() -> None:
+    pytest.importorskip("megatron.core")
+    asked = {"framework": "megatron", "rank": 0, "world": 1, "vocab": 8, "micro_batches": 1}
+    with pytest.raises(UnsupportedError, match="layers of Mamba need kernels of a GPU"):
+        traced(asked | {"options": {"--hybrid-override-pattern": "M-"}})
 
 
 def test_attention_that_is_not_fused_keeps_its_scores(tmp_path: Path) -> None:

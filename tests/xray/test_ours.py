@@ -81,3 +81,17 @@ def test_what_cannot_be_run_is_said_before_it_is(more: dict[str, object], what: 
     with pytest.raises(InputError) as caught:
         mw.xray("llama-3.1-8b", plan="tp2.pp2.dp4.z1.mbs1.gbs64", cluster="16xH100", **more)
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sums"),
+    [
+        ("tp2.pp1.dp8.z1.mbs1.gbs64", {(3 * 4, 4 * SEQUENCE), (1, 4 * (2 * LAYERS + 1) * HIDDEN)}),
+        ("tp2.nosp.pp1.dp8.z1.mbs1.gbs64", {(3 * 4, 4 * SEQUENCE)}),
+        ("tp1.pp1.dp16.z1.mbs1.gbs64", set()),
+    ],
+)
+def test_small_sums_of_megatron_are_counted_and_said_not_to_be_priced(plan: str, sums: set[tuple[int, int]]) -> None:
+    found = rank_work(job(plan), 0, 4, FORMS["megatron"])
+    assert {(found.collectives[key], key[4]) for key in found.unpriced} == sums
+    assert not rank_work(job(plan), 0, 4).unpriced

@@ -62,6 +62,8 @@ class CollectiveRow(Record):
     ours: int | None
     """None where only the bytes are known."""
     ours_bytes: int
+    unpriced: str = ""
+    """What it is, where our list has it and no price does."""
 
     @property
     def same(self) -> bool:
@@ -174,12 +176,17 @@ def collective_rows(seen: Traced, ours: RankWork) -> tuple[CollectiveRow, ...]:
             counts[(one.kind, one.group, one.ranks, one.phase, one.payload_bytes)] += one.count
     own = {key: count for key, count in ours.collectives.items() if count}
     return tuple(
-        sorted([*_counted(counts, own), *_stepwise(step, own)], key=lambda row: (row.group, row.kind, row.phase))
+        sorted(
+            [*_counted(counts, own, ours.unpriced), *_stepwise(step, own)],
+            key=lambda row: (row.group, row.kind, row.phase),
+        )
     )
 
 
 def _counted(
-    counts: Counter[tuple[str, str, int, str, int]], own: dict[tuple[str, str, int, str, int], int]
+    counts: Counter[tuple[str, str, int, str, int]],
+    own: dict[tuple[str, str, int, str, int], int],
+    unpriced: dict[tuple[str, str, int, str, int], str],
 ) -> Iterator[CollectiveRow]:
     for key in sorted(set(counts) | {key for key in own if key[3] != "step"}):
         kind, group, ranks, phase, size = key
@@ -192,6 +199,7 @@ def _counted(
             seen=counts[key],
             ours=own.get(key, 0),
             ours_bytes=size,
+            unpriced=unpriced.get(key, ""),
         )
 
 

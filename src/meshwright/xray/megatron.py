@@ -20,7 +20,9 @@ from meshwright.xray.megatron_options import (
 )
 from meshwright.xray.tape import Missing, Tape
 
+_MAMBA = "layers of Mamba need kernels of a GPU; --framework module runs the class in Transformers, one rank of one"
 _REFUSED = {
+    **dict.fromkeys(("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model"), _MAMBA),
     "--use-megatron-fsdp": "Megatron-FSDP moves weights by hooks on a GPU's streams",
     "--use-torch-fsdp2": "FSDP2 needs a mesh of devices that Megatron-Core makes on GPUs",
     "--overlap-moe-expert-parallel-comm": "the combined schedule runs on two streams of a GPU",
@@ -42,6 +44,8 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
     for name, why in _REFUSED.items():
         if name in options:
             raise Missing(f"{name}: {why}")
+    if "mamba" in options.get("--spec", ""):
+        raise Missing(f"--spec {options['--spec']}: {_MAMBA}")
     named = [substitutes.fused_weight_gradients(tape)]
     compile_, torch.compile = torch.compile, tape.fused
     try:

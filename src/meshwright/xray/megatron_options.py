@@ -84,6 +84,9 @@ def configuration(options: Options) -> tuple[Any, list[str]]:
         for name in ("moe_router_fusion", "moe_permute_fusion", "moe_shared_expert_overlap"):
             values[name] = False
         notes.append("experts get equally many tokens")
+        asked = options.get("--moe-token-dispatcher-type", "allgather")
+        if asked != "alltoall":
+            notes.append(f"tokens go to their experts by alltoall here, by {asked} in the job")
     for flag, what in (
         ("--fp8-format", "products run in 16 bits here, in 8 in the job"),
         ("--tp-comm-overlap", "collectives that overlap products run after them here"),

@@ -25,6 +25,8 @@ from meshwright.strategies.base import Call, LocalGemm
 from meshwright.strategies.columns import Column, StrategyColumns
 from meshwright.strategies.data import whole_between
 
+_SUMS, _BYTES_OF_A_SUM = 3, 4
+"""All-reduces of a cross-entropy for each token: the largest logit, the one of the label, the sum of exponentials."""
 Gemm = tuple[str, int, int, int, int]
 """Phase, groups, and the sizes of a product: the two of its result, smaller first, and the one summed over."""
 Exchanged = tuple[str, str, int, str, int]
@@ -45,17 +47,22 @@ class OperatorForm:
     """What a column-split product gathered is gathered again in the backward pass, else kept whole."""
     vocab_multiple: int = 1
     """A rank's part of the vocabulary is padded to a multiple of so many entries."""
+    small_sums: bool = False
+    """Sums over a vocabulary that tensor ranks share, and gradients of what each of them holds whole, are reduced over
+    tensor ranks by calls of their own, which are not priced."""
     sends_parts: bool = True
     """Without sequence parallelism, too, a tensor rank sends its part of the tokens to the next stage, else all."""
 
 
 FORMS = {
-    "megatron": OperatorForm(vocab_multiple=128, sends_parts=False),
+    "megatron": OperatorForm(vocab_multiple=128, sends_parts=False, small_sums=True),
     "torchtitan": OperatorForm(gated_apart=True, loss_pieces=8, regathers=False),
     "module": OperatorForm(in_pieces=True),
 }
-"""By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`;
-torchtitan 0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor."""
+"""By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`,
+VocabParallelCrossEntropy, `_allreduce_non_tensor_model_parallel_grads`; torchtitan 0.3.0 (2026-11): FeedForward,
+ChunkedLossWrapper, tensor parallelism by DTensor."""
+_LOSS, _GRADIENTS = "sums inside the cross-entropy", "gradients of norms and of other small weights"
 
 
 @dataclass(slots=True)
@@ -70,6 +77,10 @@ class RankWork:
     """Parameters of the rank that its data ranks share gradients of."""
     experts: float = 0.0
     """Likewise of routed experts."""
+    whole: float = 0.0
+    """Parameters that every tensor rank holds and has gradients of from its own tokens alone."""
+    unpriced: dict[Exchanged, str] = field(default_factory=dict)
+    """Collectives that no price has, and what each is."""
 
 
 def gemm_of(phase: str, groups: float, m: float, n: float, k: float) -> Gemm:
@@ -97,6 +108,8 @@ def rank_work(job: Job, stage: int, micro_batches: int, form: OperatorForm = Ope
         columns = strategy_columns([strategy], pipeline.micro_batch, job.workload)
         _add(found, work, columns, recompute, job, micro_batches, form)
     _add_transfers(found, job, stage, micro_batches, form)
+    if form.small_sums and found.whole:
+        _add_unpriced(found, tp, found.whole * job.workload.precision.bytes_of("gradients"), 1, _GRADIENTS)
     _add_gradients(found, job, stage, micro_batches)
     return found
 
@@ -185,10 +198,15 @@ def _add(
                 found.experts += _number(local.parameters)
             else:
                 found.dense += _number(local.parameters)
+            found.whole += _whole(op) if columns.sp[0] else 0
         elif isinstance(op, Vector):
             rows, width = op.table or (0, 0)
             found.dense += op.parameters + op.cut_parameters / columns.tp[0] + rows / columns.tp[0] * width
             calls = tensor.vector_calls(op, columns, activation_bytes)
+            found.whole += op.parameters if columns.sp[0] and op.table is None else 0
+            if form.small_sums and op.module == "loss" and columns.tp[0] > 1:
+                sums = _number(columns.tokens) * _BYTES_OF_A_SUM
+                _add_unpriced(found, int(columns.tp[0]), sums, _SUMS * micro_batches, _LOSS)
         elif isinstance(op, Exchange):
             routing = Routing(copies=work.top_k)
             calls = expert.exchange_calls(op, columns, routing, activation_bytes)
@@ -232,6 +250,17 @@ def _once(calls: tuple[Call, ...]) -> Iterator[Call]:
     for call in calls:
         if not (gathered and call.kind == "all_gather" and call.phase == "backward"):
             yield call
+
+
+def _whole(op: Linear) -> int:
+    """Parameters of a product that tensor ranks hold whole: those of a router, the bias behind a sum."""
+    return op.parameters if op.split == "replicated" else op.bias if op.split == "row" and not op.experts else 0
+
+
+def _add_unpriced(found: RankWork, ranks: int, size: float, count: int, what: str) -> None:
+    key = ("all_reduce", "tp", ranks, "forward", round(size))
+    found.collectives[key] += count
+    found.unpriced[key] = what
 
 
 def _number(column: Column) -> float:

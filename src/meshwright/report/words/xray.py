@@ -29,12 +29,18 @@ def xray_sentence(
         f"rank {seen.rank} of {seen.world} (stage {stage}) of {title} under {seen.framework} {seen.version}:"
         f" {count:,} operators in {seen.micro_batches} of {seen.of_micro_batches} micro-batches.",
         f"{same} of {len(products)} shapes of products",
-        f"and {sent} of {len(collectives)} kinds of collectives agree with the estimate;"
+        f"and {sent} of {len(collectives)} kinds of collectives agree with the estimate{_unpriced(collectives)};"
         if collectives
         else "agree with the estimate;",
         f"peak {gib(whole)} traced, {gib(ours)} estimated ({_against(ours, whole)}).",
     ]
     return " ".join(parts)
+
+
+def _unpriced(rows: Sequence[CollectiveRow]) -> str:
+    """Collectives that are in the list of operators and in no price."""
+    small = [f"{row.unpriced}, {row.seen:,} of {amount(row.payload_bytes)}" for row in rows if row.unpriced]
+    return f" (not priced: {'; '.join(small)})" if small else ""
 
 
 def differences(
