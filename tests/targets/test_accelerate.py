@@ -81,3 +81,26 @@ def test_a_strategy_of_fsdp_that_there_is_not_is_refused_by_its_key(tmp_path: Pa
     file.write_text(f"{SHARDS}fsdp_config:\n  fsdp_version: 1\n  fsdp_sharding_strategy: {strategy}\n")
     report = check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
     assert "fsdp_config.fsdp_sharding_strategy" in [one.field for one in report.violations]
+
+
+def test_a_number_format_that_nothing_says_is_assumed_and_not_read(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    command = "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 1"
+    for more, formats in (("", []), (" --mixed_precision bf16", ["bf16"])):
+        script.write_text(command.replace(" train.py", f"{more} train.py") + "\n")
+        report = check("qwen2.5-0.5b", source=script, cluster="8xH100", seq_len=512, search=False)
+        assert report.launch is not None
+        assert [one.value for one in report.launch.said if one.option == "mixed_precision"] == formats
+        assert any("mixed_precision no, the default" in note for note in report.warnings) == (not formats)
+
+
+def test_a_key_of_several_tables_has_the_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{\n"train_micro_batch_size_per_gpu": 1,\n"zero_optimization": {\n"stage": 3,\n'
+        '"offload_optimizer": {\n"device": "cpu"},\n"offload_param": {\n"device": "cpu"}}}\n'
+    )
+    report = check("qwen2.5-0.5b", source=tmp_path / "ds.json", cluster="8xH100", seq_len=512, search=False)
+    assert report.launch is not None
+    places = {one.option: one.place for one in report.launch.said}
+    of = [places[f"zero_optimization.offload_{what}.device"] for what in ("optimizer", "param")]
+    assert of == ["ds.json:6", "ds.json:8"]

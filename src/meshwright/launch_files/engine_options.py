@@ -178,12 +178,17 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
     keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if fsdp else "MULTI_GPU",
-        "mixed_precision": said.get("mixed_precision", "no"),
+        **_format(said),
         "num_processes": processes(launch.launcher)[0],
         **_machines(said),
         **({"fsdp_config": shards} if fsdp else {}),
     }
     return {LAUNCHER: json.dumps(keys), **arguments}
+
+
+def _format(said: Mapping[str, str]) -> dict[str, str]:
+    """The number format, where the words say it."""
+    return {"mixed_precision": said["mixed_precision"]} if "mixed_precision" in said else {}
 
 
 def _machines(said: Mapping[str, str]) -> dict[str, int]:
@@ -203,7 +208,7 @@ def _by_deepspeed(launch: Launch, said: Mapping[str, str], read: Callable[[str],
     keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "DEEPSPEED",
-        "mixed_precision": said.get("mixed_precision", "no"),
+        **_format(said),
         "num_processes": processes(launch.launcher)[0],
         "deepspeed_config": own if path is None else {OF_ACCELERATE: path},
     }

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
-from meshwright.formats.key_text import leaves, yaml_value
+from meshwright.formats.key_text import key_text, leaves, yaml_value
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
@@ -202,6 +202,8 @@ class KeyReader:
             own = [number for number, line in enumerate(lines, 1) if line.startswith(last)]
             within = [number for number, line in enumerate(lines, 1) if f'"{last}"' in line]
             number = next(iter(own or within), None)
+            if len({*own, *within}) > 1:  # of several tables
+                number = _line_of_key(name, text, path, last) or number
             return name if number is None else f"{name}:{number}"
 
         return tuple(Said(option=path, value=f"{value}"[:60], place=place(path)) for path, value in values.items())
@@ -285,6 +287,13 @@ class KeyReader:
         if any(problem.field == path for problem in self.problems):
             return
         self.problems.append(Problem(what=f"{path} is {value!r:.80}", why=why, fix=fix, field=path))
+
+
+def _line_of_key(name: str, text: str, path: str, last: str) -> int | None:
+    """The line of a key by the tables that it stands in; None where the text does not say it."""
+    keys = key_text(name, text)
+    entry = None if keys is None else keys.entries.get((*path.split(".")[:-1], last))
+    return None if keys is None or entry is None or keys.text != text else text.count("\n", 0, entry.start) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         if started not in (None, world)
         else ()
     )
+    if not trainer.dtype and reader.get("mixed_precision") is None:
+        notes = (*notes, "no number format is said: mixed_precision no, the default of Accelerate, is assumed")
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes, started=_started(reader))
