@@ -156,7 +156,8 @@ def _place(request: XrayRequest, job: Job) -> tuple[int, int]:
 def _said(framework: str, job: Job, question: PlanQuestion, launch: LaunchFile | None, model: object) -> dict[str, Any]:
     """The job in the framework's own words: the script's options as they stand, else those we would export."""
     if framework == "megatron":
-        if launch is not None:
+        spread = launch is not None and any(said.option == "--moe-tp-extend-ep" for said in launch.unpriced)
+        if launch is not None and not spread:  # Megatron-Core has no such option: its own say the same
             options = {said.option: said.value for said in (*launch.unpriced, *launch.said)}
         else:
             options = dict(megatron_script(job, question.row).arguments)

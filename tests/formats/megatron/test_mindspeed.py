@@ -101,3 +101,11 @@ def test_options_that_are_the_same_are_told_in_one_sentence() -> None:
     assert not found.problems
     assert sum("of MindSpeed, a kernel" in note for note in found.notes) == 1
     assert any("left to fill in: 'your tokenizer path'" in note for note in found.notes)
+
+
+def test_spread_experts_are_told_as_the_script_writes_them() -> None:
+    degrees = "--tensor-model-parallel-size 2 --expert-model-parallel-size 2"
+    found = read(f"--num-layers 4 --num-experts 8 {degrees} --moe-tp-extend-ep")
+    said = {one.option: one.value for one in found.said}
+    assert said["--expert-model-parallel-size"] == "2"
+    assert "--expert-tensor-parallel-size" not in said

@@ -69,3 +69,24 @@ def test_each_of_several_commands_is_edited_and_no_other_program(data: tuple[str
     again = check(better, gpus="8xH100", search=False)
     assert again.name == report.fix.plan
     assert not again.violations
+
+
+def test_a_degree_that_another_option_multiplies_is_written_as_it_then_means(tmp_path: Path) -> None:
+    script, better = tmp_path / "run.sh", tmp_path / "better.sh"
+    experts = "--num-experts 64 --moe-router-topk 4 --moe-ffn-hidden-size 1024 --moe-grouped-gemm --moe-tp-extend-ep"
+    script.write_text(
+        f"EP=16\ntorchrun --nproc_per_node 8 --nnodes 16 posttrain_gpt.py {_MODEL} {experts} --bf16 "
+        "--expert-model-parallel-size $EP --tensor-model-parallel-size 2 --sequence-parallel "
+        "--pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 256 --use-distributed-optimizer\n"
+    )
+    report = check(source=script, cluster="128xH100", fix=True, output=better)
+    assert report.launch is not None
+    assert report.fix is not None
+    assert report.launch.row is not None
+    assert report.launch.row.ep == 32
+    assert [one.value for one in report.launch.said if one.option == "--expert-model-parallel-size"] == ["16"]
+    assert "--moe-tp-extend-ep" not in better.read_text()
+    again = check(source=better, cluster="128xH100", search=False)
+    assert again.launch is not None
+    assert again.launch.row is not None
+    assert again.launch.row.format() == report.fix.plan

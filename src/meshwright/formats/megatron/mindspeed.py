@@ -46,8 +46,9 @@ def as_megatron(values: Values) -> list[str]:
         given["--moe-shared-expert-intermediate-size"] = (str(values.whole(_SHARED) * width),)
     if _OVER_TENSORS in given:
         tensors, experts = (values.whole(f"--{name}-model-parallel-size", 1) for name in ("tensor", "expert"))
-        given["--expert-model-parallel-size"] = (str(tensors * experts),)
-        given["--expert-tensor-parallel-size"] = ("1",)
+        for flag, meant in (("--expert-model-parallel-size", tensors * experts), ("--expert-tensor-parallel-size", 1)):
+            values.written[flag] = given.get(flag)
+            given[flag] = (str(meant),)
         notes.append(f"experts are spread over tensor ranks too, {tensors} x {experts}: {_OVER_TENSORS}")
     if _PAIRED in given and given.get("--recompute-granularity") == ("full",):
         notes.append(f"exchanges of layers that are recomputed are priced without what runs beside them: {_PAIRED}")

@@ -61,6 +61,8 @@ class Values:
     """Missing values, wrong types and choices, words that belong to no option."""
     places: dict[str, ScriptLine] = field(default_factory=dict)
     """Where the value of each was written, or the option itself."""
+    written: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    """Values as the script has them where they mean others, None for options that it does not have."""
     hidden: dict[str, Unknown] = field(default_factory=dict)
     """Options whose value, or presence, nobody can know."""
     strays: tuple[tuple[ScriptLine, Unknown], ...] = ()

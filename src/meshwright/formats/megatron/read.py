@@ -237,10 +237,11 @@ def _questions(values: Values) -> Iterator[Problem]:
 def _said(values: Values, wanted: set[str]) -> Iterator[Said]:
     """Options of a set with their values, in the order of the script."""
     for flag, found in values.given.items():
-        if flag in wanted:
+        shown_as = values.written.get(flag, found)
+        if flag in wanted and shown_as is not None:
             place = values.places.get(flag)
             shown = str(place) if place is not None and place.line else ""
-            yield Said(option=flag, value=" ".join(found), place=shown)
+            yield Said(option=flag, value=" ".join(shown_as), place=shown)
 
 
 def _devices(launcher: Sequence[Word], problems: list[Problem]) -> int | None:

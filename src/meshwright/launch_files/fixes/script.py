@@ -27,6 +27,7 @@ _OF_A_PLAN = re.compile(
     r"dp-mapping|^--plan$"
 )
 """Options that say a plan, not the model or the run."""
+_SPREAD, _EXPERTS, _CUT = "--moe-tp-extend-ep", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
 _USUAL = ("1", "p2p")
 """Values that hold where an option is not given."""
 
@@ -56,6 +57,9 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     other_plan = read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})
     engine = EngineFiles.of(source, dict(written.files))
     all_changes = list(_changes(now, other_plan))
+    spread = next((said for said in (*now.said, *now.unpriced) if said.option == _SPREAD), None)
+    if spread is not None and now.row is not None:
+        all_changes = _of_spread_experts(all_changes, spread, now.row, wanted)
     other = [change.option for change in all_changes if change.option in source.target.elsewhere]
     changes = [change for change in all_changes if change.option not in other]
     notes = () if engine.theirs else tuple(_said_elsewhere(source, other))
@@ -89,6 +93,28 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         beside=tuple((name, edited) for name, edited in beside.items() if edited != engine.own[name]),
         notes=notes,
     )
+
+
+def _of_spread_experts(
+    changes: Sequence[OptionChange], spread: Said, now: PlanRow, wanted: PlanRow
+) -> list[OptionChange]:
+    """Changes of a script whose expert degree is multiplied by the tensor degree.
+
+    Where experts lie otherwise, the option that multiplies is taken out, so that degrees are those that are written.
+
+    Args:
+        changes: as if there were no such option.
+        spread: the option.
+        now: the script's plan.
+        wanted: the other one.
+    """
+    others = [one for one in changes if one.option not in (_EXPERTS, _CUT)]
+    if (now.tp, now.ep, now.etp) == (wanted.tp, wanted.ep, wanted.etp):
+        return others
+    degree = [one for one in changes if one.option == _EXPERTS]
+    out = OptionChange(option=_SPREAD, old="", new=None, place=spread.place)
+    cut = OptionChange(option=_CUT, old=None, new=str(wanted.etp), place="")
+    return [out, *others, *degree, cut]
 
 
 def _mended(source: LaunchSource, text: str, wanted: LaunchFile, model: ModelSpec) -> tuple[str, list[OptionChange]]:
