@@ -54,11 +54,11 @@ def test_gradients_and_dispatch_of_scripts_are_read() -> None:
 @pytest.mark.parametrize(
     ("recipe", "what"),
     [
-        (PRECISIONS["int8"], "compute is 'int8'"),
-        (stated(PRECISIONS["bf16"], {"main_copy": "none"}), "master is None"),
-        (stated(PRECISIONS["fp8"], {"gather_dtype": "fp8"}), "gathered is 'fp8'"),
-        (stated(PRECISIONS["bf16"], {"dispatch_dtype": "fp8"}), "dispatched is 'fp8-block'"),
-        (stated(PRECISIONS["bf16"], {"reduce_dtype": "int8"}), "gradients is 'fp32'"),
+        (PRECISIONS["int8"], "products in int8"),
+        (stated(PRECISIONS["bf16"], {"main_copy": "none"}), "no main copies"),
+        (stated(PRECISIONS["fp8"], {"gather_dtype": "fp8"}), "weights on the network in fp8"),
+        (stated(PRECISIONS["bf16"], {"dispatch_dtype": "fp8"}), "tokens sent to experts in fp8-block"),
+        (stated(PRECISIONS["bf16"], {"reduce_dtype": "int8"}), "gradients in fp32"),
     ],
 )
 def test_formats_that_no_option_asks_for_are_refused(recipe: Precision, what: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Flags, Values
-from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated
+from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, ROLES, Precision, stated
 
 _LOW = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
@@ -16,6 +16,8 @@ _LOW = {
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
 """Formats of GEMM inputs below the 16-bit formats."""
+_SAID = {"compute": "products"}
+"""What roles are called that are no option of their own."""
 _MOMENTS = ("fp8", "bf16", "fp16", "fp32")
 """Formats of an optimizer's moments, the narrowest first."""
 _RECIPES = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
@@ -51,7 +53,9 @@ class _Said:
             self.refuse("activations", "activations are kept in bf16, fp16 or fp32", "use bf16")
 
     def refuse(self, role: str, rule: str, fix: str = "") -> None:
-        what = f"precision: {role} is {getattr(self.precision, role)!r}"
+        said = next((one.says for one in ROLES.values() if one.attribute == role), _SAID.get(role, role))
+        kept = getattr(self.precision, role)
+        what = f"precision: no {said}" if kept is None else f"precision: {said} in {kept}"
         self.problems.append(Problem(what=what, why=rule, fix=fix, field=f"workload.precision.{role}"))
 
     def products(self) -> None:
@@ -99,7 +103,7 @@ class _Said:
             aware.append(("--main-params-dtype", "fp16"))
         elif self.precision.master != self.standard.master:
             rule = "the main copy is fp32 or fp16 beside 16-bit weights, and the weights themselves in fp32"
-            self.refuse("master", rule)
+            self.refuse("master", rule, f"use --main-copy {self.standard.master}")
         if moments not in _MOMENTS:
             self.refuse("moments", f"moments are kept in {', '.join(reversed(_MOMENTS))}")
         elif moments != "fp32":
