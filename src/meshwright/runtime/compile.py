@@ -47,6 +47,7 @@ from meshwright.runtime.compile_pipelines import compile_pipelines
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.workers.remote import RemoteRuntime
+from meshwright.schedules import schedule_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,10 @@ def _compiled(asked: _Asked, method: Method, replayed: MethodPlan | None) -> Com
 def _undivided_step(asked: _Asked, method: Method, replayed: MethodPlan | None, why: NotSplit) -> CompiledStep:
     """A step with its batch in one piece, where micro-batches would compute something else, and what is said of it."""
     stated = method.num_micro_batches > 1
-    if isinstance(method, FromPlan) or not (stated or isinstance(method, Auto)):
+    schedule = schedule_named(method.pipeline[0])
+    # Weights that change between micro-batches are another training than one update of the whole batch.
+    one_update = schedule.flushes and not schedule.averages
+    if isinstance(method, FromPlan) or not one_update or not (stated or isinstance(method, Auto)):
         raise why
     try:
         made = _compiled(asked, replace(method, num_micro_batches=1), replayed)
