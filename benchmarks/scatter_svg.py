@@ -43,7 +43,7 @@ def scatter_svg(title: str, unit: str, dots: Sequence[Dot]) -> str:
     def along(value: float) -> float:
         return SIZE * (math.log10(value) - low) / (high - low)
 
-    kinds = sorted({dot.kind for dot in dots}, key=lambda kind: -sum(dot.kind == kind for dot in dots))
+    kinds = sorted({dot.kind for dot in dots}, key=lambda kind: (-sum(dot.kind == kind for dot in dots), kind))
     colour = {kind: COLOURS[min(place, len(COLOURS) - 1)] for place, kind in enumerate(kinds)}
     width, height = LEFT + SIZE + RIGHT, TOP + SIZE + BOTTOM
     parts = [
