@@ -14,6 +14,7 @@ from tests.corpus.case import (
     SAMPLES,
     WIDTH,
     Case,
+    adam,
     case,
     drawn,
     forward,
@@ -24,10 +25,6 @@ from tests.corpus.case import (
 )
 
 ACTIONS = 3
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def log_of(logits: Any, actions: Any) -> Any:

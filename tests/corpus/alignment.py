@@ -18,6 +18,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     cross_entropy,
     drawn,
@@ -31,10 +32,6 @@ from tests.corpus.case import (
 )
 
 GROUP = 4
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def word_model(seed: int = 0) -> dict[str, Any]:

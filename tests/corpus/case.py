@@ -109,6 +109,10 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 CLASSIFIER = (FEATURES, WIDTH, WIDTH, CLASSES)
 
 
+def adam(rate: Any = 1e-2) -> Any:
+    return optax.adam(rate, eps=1e-3)
+
+
 def sgd(params: Any, grads: Any, rate: float = 0.1) -> Any:
     return jax.tree.map(lambda p, g: p - rate * g, params, grads)
 

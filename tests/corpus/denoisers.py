@@ -21,6 +21,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     drawn,
@@ -33,10 +34,6 @@ from tests.corpus.case import (
 )
 
 PATCHES = 9
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from tests.corpus.case import (
     CLASSES,
@@ -15,16 +14,13 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
     pictures,
     sentences,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def with_adam(model: Any, make: Any, batch: Any) -> Case:

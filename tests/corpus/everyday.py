@@ -21,6 +21,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
@@ -33,10 +34,6 @@ from tests.corpus.case import (
     sgd,
     whole,
 )
-
-
-def adam(rate: Any = 1e-2) -> Any:
-    return optax.adam(rate, eps=1e-3)
 
 
 @case

@@ -15,6 +15,7 @@ from tests.corpus.case import (
     SAMPLES,
     WIDTH,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
@@ -24,10 +25,6 @@ from tests.corpus.case import (
     sgd,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

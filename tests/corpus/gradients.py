@@ -26,10 +26,6 @@ from tests.corpus.case import (
 )
 
 
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
-
-
 @case
 def optax_private_aggregate_of_clipped_gradients() -> Case:
     optimizer = optax.contrib.dpsgd(0.1, 1.0, 0.5, 3)

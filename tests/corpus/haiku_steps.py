@@ -9,17 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tests.corpus.case import CLASSES, WIDTH, WORDS, Case, case, classified, cross_entropy, sentences
+from tests.corpus.case import CLASSES, WIDTH, WORDS, Case, adam, case, classified, cross_entropy, sentences
 
 
 class TrainingState(NamedTuple):
     params: Any
     avg_params: Any
     opt_state: Any
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

@@ -17,6 +17,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
@@ -71,10 +72,6 @@ class Decoder(nn.Module):
 def state_of(model: nn.Module, x: Any, optimizer: Any) -> Any:
     variables = model.init(jax.random.key(0), x)
     return train_state.TrainState.create(apply_fn=model.apply, params=variables["params"], tx=optimizer)
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

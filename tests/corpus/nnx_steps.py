@@ -15,6 +15,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
@@ -38,10 +39,6 @@ class Classifier(nnx.Module):
         x = nnx.relu(x)
         x = x if self.dropout is None else self.dropout(x)
         return self.three(nnx.relu(self.two(x)))
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def objects(model: Any, optimizer: Any = None, *others: Any) -> Any:

@@ -17,6 +17,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     cross_entropy,
@@ -26,10 +27,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def unit(x: Any) -> Any:

@@ -22,6 +22,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     classifier_loss,
@@ -36,10 +37,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def padded() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     cross_entropy,
     drawn,
@@ -22,10 +23,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def block(p: Any, x: Any) -> Any:

@@ -21,6 +21,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     classifier_loss,
@@ -36,10 +37,6 @@ from tests.corpus.case import (
 )
 
 GROUP, NODES, EDGES, FRAMES, LABELS = 4, 5, 8, 10, 3
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 def word_model(seed: int = 0) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     cross_entropy,
     drawn,
@@ -29,10 +30,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

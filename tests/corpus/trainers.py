@@ -25,6 +25,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     classifier_loss,
@@ -39,10 +40,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

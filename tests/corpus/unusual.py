@@ -19,6 +19,7 @@ from tests.corpus.case import (
     SAMPLES,
     WIDTH,
     Case,
+    adam,
     case,
     classified,
     classifier_loss,
@@ -31,10 +32,6 @@ from tests.corpus.case import (
     whole,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

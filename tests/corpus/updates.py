@@ -20,6 +20,7 @@ from tests.corpus.case import (
     WIDTH,
     WORDS,
     Case,
+    adam,
     case,
     classified,
     classifier_loss,
@@ -33,10 +34,6 @@ from tests.corpus.case import (
     trained,
     with_optimizer,
 )
-
-
-def adam() -> Any:
-    return optax.adam(1e-2, eps=1e-3)
 
 
 @case

@@ -84,8 +84,7 @@ class ShapeFactory:
     paths: dict[PathBound, BoundPaths] = field(default_factory=dict)
     """Paths of each pipeline, which large numbers of micro-batches share."""
     fullest: dict[tuple[object, ...], Fullest] = field(default_factory=dict)
-    """Workers that may need the most memory, by pipeline and by what is alive: to tell that a pipeline's whole order is
-    made, and from some number of micro-batches on it is the same."""
+    """Workers that may need the most memory; from some number of micro-batches on they are the same."""
     moments: dict[Live, bytes] = field(default_factory=dict)
     """What is alive, by value: equal for many numbers of micro-batches."""
     weighed: dict[tuple[object, ...], tuple[Float[np.ndarray, "workers chunks"], ...]] = field(default_factory=dict)
@@ -266,17 +265,13 @@ class ShapeFactory:
             v: chunks per worker.
             recomputes: as `recomputes` lists them.
         """
-        pipeline = (schedule, p, m, v, recomputes)
-        if pipeline not in self.fullest:
-            now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
-            if now not in self.moments:
-                self.moments[now] = b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests))
-            alike = (schedule, p, v, recomputes, self.moments[now], versions.tobytes())
-            if alike not in self.fullest:
-                counts = self.counts(schedule, p, v, recomputes)
-                self.fullest[alike] = fullest_workers(schedule, now, counts, versions)
-            self.fullest[pipeline] = self.fullest[alike]
-        return self.fullest[pipeline]
+        now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
+        if now not in self.moments:
+            self.moments[now] = b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests))
+        key = (schedule, p, v, recomputes, self.moments[now], versions.tobytes())
+        if key not in self.fullest:
+            self.fullest[key] = fullest_workers(schedule, now, self.counts(schedule, p, v, recomputes), versions)
+        return self.fullest[key]
 
     def template(self, schedule: Schedule, p: int, v: int, recompute: str, layers: int) -> Template:
         """What bounds a shape for any number of micro-batches; made once.
