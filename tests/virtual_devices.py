@@ -17,7 +17,10 @@ def eight_devices() -> None:
     """More threads than cores, as devices wait for each other; quick compilation."""
     os.environ.setdefault("NPROC", "64")
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICK_COMPILATION}")
+    from meshwright.runtime.compilation_cache import write_whole_entries
+
     _compile_once_for_all_devices()
+    write_whole_entries()
 
 
 @cache

@@ -42,6 +42,9 @@ def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
         os.environ.update(_settings(count) | ({"JAX_PLATFORMS": "cpu"} if stand_ins else {}))
     import jax
 
+    from meshwright.runtime.compilation_cache import write_whole_entries
+
+    write_whole_entries()
     devices = jax.devices()
     if len(devices) < count:
         virtual = devices[0].platform == "cpu"

@@ -158,8 +158,10 @@ class MeshWorker:
         import numpy as np
         from jax.sharding import Mesh
 
+        from meshwright.runtime.compilation_cache import write_whole_entries
         from meshwright.runtime.executor import MeshExecutor
 
+        write_whole_entries()  # a worker may be killed while it compiles
         self._part = part
         self._parts.append(part)
         if part.hosts > 1 and not self._executors:
