@@ -76,7 +76,7 @@ _WITH_JAX = {
     "difference": "compiler.instructions.listing",
     "plan_step": "compiler.stages.search",
 }
-"""Likewise those that need JAX."""
+"""Names that need JAX."""
 _ALSO_PACKAGES = ("estimate", "calibrate", "report", "xray")
 """Verbs that packages are called by too: importing the package makes it callable."""
 _ELSEWHERE = {"train": "`meshwright.run` trains here; plans[0].export('megatron', 'launch') writes what starts a run"}

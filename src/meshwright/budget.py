@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 FRESH_BYTES = 200e6
-"""Of an interpreter that has loaded what a question needs (80 to 150 MB measured, Linux, CPython 3.11, 2026-11): it
-counts. What else a process held before, such as a notebook with a model in it, does not."""
+"""Bytes of an interpreter that has loaded what a question needs (80 to 150 MB measured, Linux, CPython 3.11, 2026-11):
+it counts. What else a process held before, such as a notebook with a model in it, does not."""
 TIME_LIMIT, MEMORY_LIMIT = "time limit", "memory limit"
 
 
@@ -26,9 +26,9 @@ class Budget:
     end_s: float
     """Reading of `time.monotonic` when the time is over."""
     memory_bytes: float
-    """Of the process, what it held before included."""
+    """Memory of the process, what it held before included."""
     used_bytes: float = 0.0
-    """At the last look."""
+    """Memory at the last look."""
     step_bytes: float = 0.0
     """The most that was taken between two looks: as much may be wanted until the next one."""
     reached: str = ""

@@ -103,7 +103,7 @@ def _indented(value: Any, line: str) -> str:
 _OFTEN = frozenset(("cluster", "model", "pipelines", "strategies"))
 """Members that the documents of many questions have alike."""
 _LONGEST_BYTES = 1 << 16
-"""Of what is remembered, for its size in memory."""
+"""Largest text that is remembered, for its size in memory."""
 
 
 def _again(value: Any, line: str) -> str:

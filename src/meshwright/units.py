@@ -26,7 +26,7 @@ _SIZE = re.compile(_NUMBER + r"([KkMmGgTt])([iI]?)([Bb]?)\s*")
 
 
 MOST_DIGITS = 300
-"""Of a whole number in foreign text; no quantity has more, and Python reads no more than 4,300."""
+"""Most digits of a whole number in foreign text; no quantity has more, and Python reads no more than 4,300."""
 
 
 def whole_number(text: str) -> int | None:

@@ -67,7 +67,7 @@ class Answer(Record):
         return page(self.to_dict())
 
     def svg(self) -> str:
-        """As a figure: what the terminal shows, or the verb's own drawing."""
+        """The answer as a figure: what the terminal shows, or the verb's own drawing."""
         from meshwright.report.page_svg import page_svg
 
         return page_svg(self.__rich__())

@@ -67,7 +67,7 @@ def calibrate(request: CalibrateRequest) -> Calibrated | FromLog:
 
 
 def fit_runs(measured_csv: Sequence[str | Path], out_json: str | Path | None = None) -> Calibrated:
-    """As `calibrate` does with measured runs."""
+    """Fit measured runs, as `calibrate` does."""
     steps: list[MeasuredStep] = []
     refused: list[tuple[str, str]] = []
     for path in measured_csv:

@@ -93,7 +93,7 @@ class CheckReport(Answer):
         return 2 if any(v.code == "ASK" for v in self.violations) else 5 if self.violations else 0
 
     def raise_violations(self) -> None:
-        """For callers that want an exception.
+        """Raise the violations, for callers that want an exception.
 
         Raises:
             ViolationError: if there are any.

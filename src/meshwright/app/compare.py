@@ -70,7 +70,7 @@ class Comparison(Answer):
     estimates: tuple[StepPrice, StepPrice]
     text: str
     slower: float
-    """By what share of the first the second is slower."""
+    """Share of the first plan's step by which the second is slower."""
     settings: tuple[tuple[str, str, str], ...]
     """Degrees and settings that differ: name, first, second."""
     seconds: tuple[Difference, ...]
@@ -207,7 +207,7 @@ def _under_one_trainer(
 
 
 def _who_runs(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields) -> Iterator[str]:
-    """For whose trainers plans on few devices are priced, in one line where that is the same of both."""
+    """The trainers that plans on few devices are priced for, in one line where that is the same of both."""
     told = [question_beside_trainers(plan, asked) for plan in (first, second)]
     notes = [(title, note) for one, title in zip(told, ("first", "second"), strict=True) for note in one.of_trainers]
     if len({note for _, note in notes}) == 1 and len(notes) == len(told):

@@ -23,11 +23,12 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.row import PlanRow
 
 UNEVEN = 0.05
-"""Between the slowest and the quickest tenth of steady steps, of their median: above it steps are not alike."""
+"""Difference between the slowest and the quickest tenth of steady steps, over their median, above which steps are not
+alike."""
 SLOWING = 0.03
-"""Between the first and the last third of the steps: above it the run slows down."""
+"""Difference between the first and the last third of the steps above which the run slows down."""
 OTHER_FLOP = 0.08
-"""Between the FLOP of a step that the log counts and the model's: above it they count otherwise."""
+"""Difference between the FLOP of a step that the log counts and the model's above which they count otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class ReportedTerm(Record):
     """Parts of the step that the run reports together."""
 
     name: str
-    """As its report calls them; empty for what it reports nothing of."""
+    """Name in the run's report; empty for what it reports nothing of."""
     parts: tuple[str, ...]
     predicted_s: float
     measured_s: float

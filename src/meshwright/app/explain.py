@@ -47,7 +47,7 @@ class Explanation(Answer):
     text: str
     """The verdict on the plan itself."""
     ladder: tuple[Step, ...]
-    """From plain data parallelism, or from even layers and shares, to the plan, one lever a rung."""
+    """Steps from plain data parallelism, or from even layers and shares, to the plan, one lever a rung."""
     neighbours: tuple[Step, ...]
     """One change away: quickest that fit first, then what does not fit, then what is not legal."""
     sensitivity: tuple[Effect, ...]

@@ -75,7 +75,7 @@ class _Around:
         self.chosen = price_job(job, self.costs)
 
     def price(self, one_set: ShapeSet) -> StepPrice | None:
-        """With the best shares; None where it cannot run."""
+        """Price of a set with the best shares; None where it cannot run."""
         time = self.pricer.price(one_set)
         if time is None:
             return None
@@ -103,7 +103,7 @@ class _Around:
             yield rung("add its shares of the batch" if unequal else "add its layers by stage", self.chosen, before)
 
     def _equal_shares(self, shapes: Sequence[tuple[PipelineShape, tuple[int, ...]]]) -> StepPrice | None:
-        """As many sequences in each pipeline, as far as whole micro-batches go; None where a point was not measured."""
+        """Price of equal shares, as far as whole micro-batches go; None where a point was not measured."""
         each = -(-self.job.global_batch // len(shapes))
         if any(self.pricer.pace(shape) is None for shape, _ in shapes):
             return None

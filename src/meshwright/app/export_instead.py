@@ -47,7 +47,7 @@ def _step_s(job: Job) -> float:
 
 
 def _path(plan: PlanLike) -> str:
-    """Of a plan file, without the number of a plan in it; nothing for a plan that is in no file."""
+    """Path of a plan file, without the number of a plan in it; empty for a plan that is in no file."""
     if not isinstance(plan, (str, os.PathLike)):
         return ""
     whole = os.fspath(plan)

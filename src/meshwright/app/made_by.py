@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from meshwright.specs.calibration import Calibration
 
 COMMIT_FILE = "commit"
-"""Of the package, where it was built from a clone: the commit's digits, written by the build (hatch_build.py)."""
+"""File of the package, where it was built from a clone: the commit's digits, written by the build (hatch_build.py)."""
 
 
 def made_by(priced_by: Calibration | None, command: str = "") -> dict[str, Any]:
@@ -32,7 +32,7 @@ def made_by(priced_by: Calibration | None, command: str = "") -> dict[str, Any]:
 
 @cache
 def version() -> str:
-    """Of the package."""
+    """Version of the package."""
     return metadata.version("meshwright")
 
 

@@ -47,16 +47,16 @@ class LoggedRun:
     """Name of the file."""
     read: RunLog
     job: Job
-    """Under the framework that wrote the log."""
+    """The job under the framework that wrote the log."""
     estimate: StepEstimate
     known: Calibration
     """What it is predicted by."""
     steps: tuple[LoggedStep, ...]
-    """Those that are used."""
+    """The steps that are used."""
 
     @property
     def step_times_s(self) -> list[float]:
-        """Of the steps that are used, in their order."""
+        """Seconds of the steps that are used, in their order."""
         return [found for step in self.steps if (found := seconds_of(step, self.job)) is not None]
 
     @property

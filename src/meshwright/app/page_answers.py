@@ -36,7 +36,7 @@ from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 
 _FILE_NAME = re.compile(r"\w[\w.-]{0,99}")
-"""Of a log that is dropped on the page, kept for its ending; any other name is as good."""
+"""Name of a log that is dropped on the page, kept for its ending; any other name is as good."""
 MOST_ANSWERS = 32
 MOST_CHANGED = 64
 """Plans with what was simulated of them: a few of a pull at a slider, and those that are compared."""

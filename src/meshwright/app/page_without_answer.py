@@ -69,7 +69,7 @@ def _of_least_memory(request: PageRequest) -> PlanSet | None:
 
 
 def _leanest(request: PageRequest) -> Iterator[tuple[JobInputs, Leanest]]:
-    """Of every kind of device the plans of least memory, one a layout, with the question on that kind alone."""
+    """Plans of least memory of every kind of device, one a layout, with the question on that kind alone."""
     inputs = job_inputs(priced_fields(request))
     for group in inputs.cluster.groups:
         alone = inputs if inputs.cluster.homogeneous else _on(inputs, group)

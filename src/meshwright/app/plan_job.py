@@ -271,7 +271,7 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
 
 
 def priced_fields(request: PlanRequest) -> JobFields:
-    """Of the job, with the framework of the target."""
+    """Fields of the job, with the framework of the target."""
     if request.target is None:
         return request.job
     from meshwright.planning.for_target import priced_as

@@ -48,7 +48,7 @@ class MixedSearch:
 
     @property
     def best(self) -> PricedPlan:
-        """By the aim."""
+        """The best plan by the aim."""
         return self.found.candidates[0]
 
     def answer(self) -> PlanSet:

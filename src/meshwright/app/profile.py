@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 LEAST_SECONDS = 5.0
 _GENERATIONS = {"cpu": "cpu", "tpu": "tpu"}
-"""Of devices that the library does not know, by platform; GPUs take the newest it knows."""
+"""Generation of devices that the library does not know, by platform; GPUs take the newest it knows."""
 _UNKNOWN_GPU = "hopper"
 HOST_BYTES_PER_S = 24.0 * GIGA
-"""Between a device and its host where the library does not know the device."""
+"""Bandwidth between a device and its host where the library does not know the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -20,7 +20,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.workload import Workload
 
 MOST = 3
-"""Of either list."""
+"""Most plans of either list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

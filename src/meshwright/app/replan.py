@@ -56,7 +56,7 @@ class Move:
 
     @property
     def step_time_s(self) -> float:
-        """Of the plan."""
+        """Step time of the plan."""
         return self.plan.estimate.step_time_s
 
     def worth_s(self, horizon_s: float) -> float:

@@ -32,7 +32,7 @@ class StepDone(Record):
     """One step that ran."""
 
     step: int
-    """From 0."""
+    """Number of the step, from 0."""
     loss: float
     seconds: float
 

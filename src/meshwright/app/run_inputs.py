@@ -199,7 +199,7 @@ class _Filed:
 
     @property
     def model(self) -> ModelSpec:
-        """That the plan was made for."""
+        """The model that the plan was made for."""
         return self.job.model
 
 

@@ -34,7 +34,7 @@ class RanTimeline:
 
     @property
     def measured_s(self) -> float:
-        """Of the step that was timed."""
+        """Seconds of the step that was timed."""
         from meshwright.runtime.moments import end_s
 
         return end_s(self.measured)

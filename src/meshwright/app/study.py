@@ -31,11 +31,11 @@ class StudyAxis:
     name: str
     """A field of the verb, or `NEXT.node.scaleup_gb_s`, a number of a device."""
     values: Values
-    """As they are stated; numbers of options as they are read."""
+    """Values as they are stated; numbers of options as they are read."""
     device: str = ""
-    """Whose number it is; empty for an option."""
+    """Device whose number it is; empty for an option."""
     key: str = ""
-    """Of a device file."""
+    """Key of a device file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class StudyQuestion:
     """Position in the study."""
     verb: str
     values: tuple[tuple[str, Any], ...]
-    """By the name of the axis."""
+    """Values by the name of the axis."""
     asked: tuple[tuple[str, Any], ...]
     """Fields of the verb, as they are stated."""
     numbers: tuple[tuple[str, str, Any], ...]

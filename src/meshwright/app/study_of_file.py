@@ -21,7 +21,7 @@ NUMBERS, VALUES, STATES = ("trial", "number"), ("value", "step_time_s", "sample_
 """Columns that say one thing, by ours and by the names that tuners have for them."""
 TOLD = ("name", "reason", "took_s", "at_s")
 SETTING = "params_"
-"""Before the settings of a trial, as Optuna writes its table."""
+"""Prefix of a trial's settings, as Optuna writes its table."""
 STATE_OF = {"complete": "ok", "pruned": "infeasible", "fail": "illegal"}
 CODE = "MW251"
 

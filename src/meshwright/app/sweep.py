@@ -54,7 +54,7 @@ class Swept:
     number: int
     values: tuple[tuple[str, Any], ...]
     rows: tuple[Row, ...]
-    """Of its plans, the best first."""
+    """Rows of its plans, the best first."""
     optimal: bool
     """Whether nothing of its space is quicker."""
     space: int

@@ -70,7 +70,7 @@ class Streamed:
     """What a sweep left in its file."""
 
     complete: tuple[Complete, ...]
-    """By the number of the design."""
+    """Complete designs, by the number of the design."""
     before: int
     """Designs that an earlier run had completed."""
     redone: int
@@ -84,7 +84,7 @@ class StreamedSweep(Answer):
 
     path: Path
     designs: tuple[dict[str, Any], ...]
-    """Of each combination its values, what its best plan or execution does, its rows, or why there are none."""
+    """Values of each combination, what its best plan or execution does, its rows, or why there are none."""
     before: int
     """Combinations that an earlier run had completed."""
     redone: int

@@ -23,7 +23,7 @@ from meshwright.search.tuners.study import Study
 
 OnTrial = Callable[[str, Trial], None]
 OPTIMUM_SHARE = 0.5
-"""Of a time limit, for the space and its optimum; what is left of it is shared by the studies alike."""
+"""Share of a time limit for the space and its optimum; what is left of it is shared by the studies alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class TuneAnswer(Answer):
     left_out: tuple[tuple[str, str], ...] = ()
     """Tuners that could not take part, and why."""
     notes: tuple[str, ...] = ()
-    """For whose trainers the best plan is priced, on few devices."""
+    """Notes on whose trainers the best plan is priced for, on few devices."""
 
     def data(self) -> dict[str, Any]:
         """As data: `meshwright.tune/1`, or `meshwright.tune-comparison/1`."""

@@ -66,7 +66,7 @@ class Prediction:
     assumptions: tuple[str, ...] = ()
     mfu: float | None = None
     framework: str = ""
-    """Whose numbers of the library it ran under."""
+    """Framework whose numbers of the library it ran under."""
 
     @property
     def memory_range_bytes(self) -> tuple[float, float] | None:
@@ -76,7 +76,7 @@ class Prediction:
         return None if peak is None else (peak * (1 - MEMORY_LOW), peak * (1 + high))
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of COLUMNS."""
+        """The prediction as text, in the order of COLUMNS."""
         low, high = self.memory_range_bytes or (None, None)
         times = (self.step_time_s, self.step_time_low_s, self.step_time_high_s)
         sizes = [None if size is None else size / GIB for size in (self.peak_memory_bytes, low, high)]
@@ -91,7 +91,7 @@ class Validation:
     measured: str
     predictions: tuple[Prediction, ...]
     scores: tuple[tuple[str, tuple[Score, ...]], ...]
-    """By metric of METRICS: `ALL`, then by source. Only usable rows with a measurement count."""
+    """Scores by metric of METRICS: `ALL`, then by source. Only usable rows with a measurement count."""
 
     @property
     def predicted(self) -> int:

@@ -100,7 +100,7 @@ VERBS = {
     "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon:calculon_what_if"),
     "calculon tune": Verb("tune:CalculonTuneRequest", "tune:calculon_tune"),
 }
-"""By the words of the command line, in the order of its help."""
+"""The verbs by the words of the command line, in the order of its help."""
 
 
 @cache

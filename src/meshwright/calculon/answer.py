@@ -27,11 +27,11 @@ class SearchGoal:
     top: int = 10
     """How many of the best."""
     front: bool = True
-    """Also the front of time per sample and memory of both tiers."""
+    """Whether the front of time per sample and memory of both tiers is found, too."""
     stop_microbatch: bool = False
     """Leave out micro-batches larger than one with which nothing fits, as Calculon's `-m` does."""
     fixed: bool = False
-    """Without the model's known errors."""
+    """Whether the model runs without its known errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class ExecutionAnswer:
     """Best executions, front and certificate."""
 
     best: tuple[PricedExecution, ...]
-    """By sample rate, descending."""
+    """Best executions by sample rate, descending."""
     front: tuple[PricedExecution, ...]
     """Executions that none beats in time per sample, tier-1 and tier-2 memory at once; quickest first."""
     best_numbers: tuple[int, ...]

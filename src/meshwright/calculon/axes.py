@@ -41,7 +41,7 @@ class Need:
     """The other key's values that will do; none for a degree that must be above 1."""
 
     def text(self) -> str:
-        """In words."""
+        """The need in words."""
         return f"{self.key} in {', '.join(map(str, self.values))}" if self.values else f"{self.key} > 1"
 
 
@@ -65,7 +65,7 @@ class Divides:
     """`num_procs`, a key of the application, `stage_blocks` = ceil(num_blocks / pipeline_par), `replica_batch`."""
 
     def text(self) -> str:
-        """In words."""
+        """The need in words."""
         return f"{self.key} divides {self.quantity}"
 
 
@@ -77,7 +77,7 @@ class AtMost:
     quantity: str
 
     def text(self) -> str:
-        """In words."""
+        """The need in words."""
         return f"{self.key} at most {self.quantity}"
 
 

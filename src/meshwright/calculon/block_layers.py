@@ -128,7 +128,7 @@ def _mlp(build: Builder, app: Application, *, overlap: bool) -> None:
 
 
 def _back(build: Builder, app: Application, block: str, name: str, wide: float, *, overlap: bool) -> None:
-    """From `wide` elements of a token, over all ranks, back to the residual stream."""
+    """Add the layers from `wide` elements of a token, over all ranks, back to the residual stream."""
     tokens, whole, stream = _residual_stream(app, build.keys)
     full = build.keys.recompute == FULL
     if overlap:

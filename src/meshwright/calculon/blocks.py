@@ -49,7 +49,7 @@ class BlockColumns:
     """Distinct blocks: the statistics that a block alone decides, and sums that batches are made of."""
 
     values: Mapping[str, Float[np.ndarray, "blocks"]]
-    """By name of STATISTICS (those of a block without its optimizer), and flops_fw_agrad_wgrad."""
+    """Values by name of STATISTICS (those of a block without its optimizer), and flops_fw_agrad_wgrad."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

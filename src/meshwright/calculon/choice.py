@@ -35,7 +35,7 @@ class StatedSpace(Protocol):
 
     @property
     def dtype(self) -> str | None:
-        """Of all executions; float16, or all in the full space, where none is given."""
+        """Format of all executions; float16, or all in the full space, where none is given."""
 
     @property
     def space(self) -> str:
@@ -64,7 +64,7 @@ class DesignOptions(Protocol):
 
     @property
     def system(self) -> Any:
-        """Of a system, the same."""
+        """A library name, a path, the content of a file, or a system."""
 
     @property
     def procs(self) -> int:

@@ -91,7 +91,7 @@ class Room:
     """Backward pass and optimizer step without memory time."""
     busy_base_s: Column
     busy_edge_s: Column
-    """Of it, the link of tensor traffic."""
+    """The part of it in which the link of tensor traffic is busy."""
     step_s: Column
     """Optimizer step without memory time."""
     compute_s: Column

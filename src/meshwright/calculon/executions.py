@@ -67,7 +67,7 @@ class ExecutionColumns(Table):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ExecutionColumns:
-        """From one value or one sequence per key, broadcast against each other.
+        """Executions from one value or one sequence per key, broadcast against each other.
 
         Args:
             values: all 23 keys; choices as names or as codes.

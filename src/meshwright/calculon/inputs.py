@@ -65,7 +65,7 @@ class EfficiencyCurve:
     thresholds: tuple[float, ...]
     """Descending to 0; flop of an operation, or bytes of an access."""
     efficiencies: tuple[float, ...]
-    """Of peak, in (0, 1], per threshold."""
+    """Share of the peak, in (0, 1], per threshold."""
 
     def at(self, amount: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """Efficiency of operations of this many flop, or accesses of this many bytes."""

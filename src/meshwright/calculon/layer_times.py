@@ -59,7 +59,7 @@ class Stage:
     """What the block waits for: compute and memory joined, slowed by traffic beside them; 0 for a collective."""
 
     def amounts(self) -> dict[str, Amount]:
-        """By the last words of Calculon's names."""
+        """Amounts by the last words of Calculon's names."""
         return {
             "flops": self.flop,
             "flops_time": self.compute_s,
@@ -78,7 +78,7 @@ class Traffic:
     exposed_s: Amount
 
     def amounts(self) -> dict[str, Amount]:
-        """By kind."""
+        """Amounts by kind."""
         return {"size": self.size_bytes, "link": self.link_s, "exposed": self.exposed_s}
 
 
@@ -89,8 +89,8 @@ class PricedLayer:
     stages: Mapping[str, Stage]
     traffic: Mapping[tuple[str, str], Traffic]
     redo_exposed_s: Mapping[str, Amount]
-    """Per block, what a redone collective shows beside its layer's weight gradient. B4: the original lists this for a
-    layer, and adds what the forward collective shows into the block."""
+    """Seconds per block that a redone collective shows beside its layer's weight gradient. B4: the original lists this
+    for a layer, and adds what the forward collective shows into the block."""
     overlap_req: Amount
     """Bandwidth (bytes/s) that would hide the layer's traffic; 0 where nothing overlaps."""
 

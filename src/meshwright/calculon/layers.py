@@ -75,7 +75,7 @@ class Layer:
     recomputed: Flag
     comm_redone: Flag
     reused: bool = False
-    """Its activations share another layer's space while the block runs."""
+    """Whether its activations share another layer's space while the block runs."""
     keeps_input: Flag
     keeps_output: Flag
     comm: TensorComm | None = None

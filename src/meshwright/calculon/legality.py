@@ -288,7 +288,7 @@ RULES: tuple[AcceptanceRule, ...] = (
     _memory(1, "use more model parallelism, more recompute or a smaller microbatch_size"),
     _memory(2, "offload less"),
 )
-"""By code of a rejection; 0 is none."""
+"""Rules by code of a rejection; 0 is none."""
 
 LATER = 1 + len(_FIRST)
 """Code of the first rule that supposes counts of 1 or more, known choices and networks that are there."""

@@ -32,7 +32,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 
 DATA = Path(__file__).parent / "data"
 MOST = 1e60
-"""Of any number, so that products of some stay finite."""
+"""Largest number, so that products of some stay finite."""
 LARGEST = 2**40
 """Whole numbers above it are taken for mistakes; products of three of them still fit a float."""
 

@@ -21,7 +21,8 @@ from meshwright.formats.files import opened
 
 LINES_AT_ONCE = 4096
 MOST_CHARACTERS = 2**16
-"""Of a line: application, system and execution in full take a tenth of it. The rest of a longer one is passed over."""
+"""Most characters of a line: application, system and execution in full take a tenth of it. The rest of a longer one is
+passed over."""
 MOST_PASSED_OVER = 2**28
 """Characters of that rest: a stream that has no end of line is no file of rows."""
 ROW_KEYS = ("app", "system", "execution")
@@ -104,7 +105,7 @@ def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dic
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """So many lines at a time as are priced together; those before a line that cannot be read, too."""
+    """Blocks of as many lines as are priced together; those before a line that cannot be read, too."""
     block: list[str] = []
     try:
         for line in lines:

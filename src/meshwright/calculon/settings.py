@@ -48,17 +48,18 @@ class SettingTable:
     columns: Columns
     """One code per setting and key: the position in CHOICES, 0 or 1, or the number of a network."""
     rules: DistinctSettings
-    """By what legality depends on, networks aside: whether anything is offloaded, and what memory depends on else."""
+    """Settings by what legality depends on, networks aside: whether anything is offloaded, and what memory depends on
+    else."""
     light: DistinctSettings
-    """By what memory depends on but for offload."""
+    """Settings by what memory depends on but for offload."""
     memory: DistinctSettings
-    """By what memory depends on."""
+    """Settings by what memory depends on."""
     coarse: DistinctSettings
-    """By what the time depends on but for offload, pipeline and data traffic."""
+    """Settings by what the time depends on but for offload, pipeline and data traffic."""
     bound: DistinctSettings
-    """By what the time without pipeline and data traffic depends on."""
+    """Settings by what the time without pipeline and data traffic depends on."""
     networks: DistinctSettings
-    """By assignment of networks."""
+    """Settings by assignment of networks."""
 
     @property
     def rows(self) -> int:

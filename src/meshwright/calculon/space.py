@@ -40,7 +40,7 @@ class ExecutionSpace:
     axes: Axes
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only the question travels to other processes; tables are made again where they are needed."""
+        """Pickle the question alone; tables are made again where they are needed."""
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @cached_property

@@ -53,8 +53,8 @@ class CalculonColumns:
     reason: Int[np.ndarray, "rows"]
     """Code of `legality.RULES`; 0 where accepted."""
     values: Mapping[str, Float[np.ndarray, "rows"]]
-    """By name of STATISTICS; NaN in rejected rows (memory of both tiers excepted where only it is too large), and where
-    Calculon says None."""
+    """Columns by name of STATISTICS; NaN in rejected rows (memory of both tiers excepted where only it is too large),
+    and where Calculon says None."""
 
     @property
     def rows(self) -> int:

@@ -24,7 +24,7 @@ class SystemNumber:
     """One number of a system."""
 
     name: str
-    """As the system file spells it: `networks[0].bandwidth`."""
+    """Name as the system file spells it: `networks[0].bandwidth`."""
     value: float
     unit: str
     scaled: Callable[[float], System]
@@ -37,7 +37,7 @@ class Variation:
 
     factor: float
     best: PricedExecution | None
-    """Of the changed system; None where nothing fits."""
+    """Best execution of the changed system; None where nothing fits."""
     repriced_rate: float | None
     """Samples per second of the unchanged system's best execution; None where it no longer fits."""
     moved: tuple[str, ...]

@@ -18,7 +18,7 @@ from meshwright.records import Record
 from meshwright.specs.calibration import Z90, Calibration
 
 LEAST_EFFECT = 0.005
-"""Of the step: numbers that explain less of it are not named."""
+"""Least share of the step for a number to be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class Cause(Record):
     name: str
     """`device.hopper.gemm_fraction`, or a pace."""
     value: float
-    """That the prediction uses."""
+    """Value that the prediction uses."""
     low: float
-    """Of its central 90 %."""
+    """Lower end of its central 90 %."""
     high: float
     needed: float | None
-    """With which alone the prediction would be the measurement; None where none within its bounds would."""
+    """Value with which alone the prediction would be the measurement; None where none within its bounds would."""
     effect_s: float
-    """Of the difference, most likely."""
+    """Most likely part of the difference that the number explains."""
 
     @property
     def within(self) -> bool:

@@ -20,7 +20,7 @@ from meshwright.specs.device import KernelEfficiency
 ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 DIGITS = 4
 MIN_POINTS = 4
-"""Of a curve with two numbers."""
+"""Fewest points of a curve with two numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Curve:
     numbers: tuple[tuple[str, float], ...]
     points: int
     median_error: float
-    """Of |predicted / measured - 1|."""
+    """Median of |predicted / measured - 1|."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +93,18 @@ class DeviceCurves:
     """What the timings say of a device."""
 
     peak_flop_per_s: tuple[tuple[str, float], ...]
-    """By dtype: the rate of endless products, where it is above the nominal peak or none is known."""
+    """Peaks by dtype: the rate of endless products, where it is above the nominal peak or none is known."""
     memory_bytes_per_s: float
-    """Of the largest streams."""
+    """Bandwidth of the largest streams."""
     launch_s: float
     gemm_fraction: tuple[tuple[str, float], ...]
-    """By dtype, of the peak."""
+    """Shares of the peak by dtype."""
     k_half: float
     flash_forward_fraction: float
     flash_backward_fraction: float
     flash_keys_half: float
     link_bytes_per_s: float | None
-    """Between devices, per device and direction; None for one device."""
+    """Bandwidth between devices, per device and direction; None for one device."""
     link_latency_s: float | None
     curves: tuple[Curve, ...]
 

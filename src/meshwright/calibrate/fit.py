@@ -42,15 +42,15 @@ NOISE = 0.05
 SOURCE_POWER = 0.35
 """A source of n runs counts as n^(1 - 0.35) runs: its runs share their machine and its faults."""
 STEP = 0.03
-"""Of the finite differences, of a logarithm."""
+"""Step of the finite differences, of a logarithm."""
 TRUST = 0.6
 """Most a number's logarithm moves in one round."""
 TOLERANCE = 1e-6
-"""Of a solution: far less than a number's standard deviation."""
+"""Tolerance of a solution: far less than a number's standard deviation."""
 BETWEEN = 0.05
 """Standard deviation of what a machine is off by, of a logarithm: as much as a run of it is from the next."""
 ROUNDS = 2
-"""Of linearisation."""
+"""Rounds of linearisation."""
 FEWEST_RUNS = 20
 MOST_RUNS = 40
 """Runs of one source that a fit looks at, evenly spread over its rows: more of one machine teach little."""
@@ -104,7 +104,7 @@ class Fit:
     left_out: Runs
     """The same for each run with its source left out of the fit (on the last linearisation)."""
     slopes: Float[np.ndarray, "runs numbers"]
-    """Of the last linearisation: what a logarithm of a number changes that of a step by."""
+    """Slopes of the last linearisation: what a logarithm of a number changes that of a step by."""
 
     @property
     def improves(self) -> bool:
@@ -176,7 +176,7 @@ def fit(
 
 
 def spread_out(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """At most MOST_RUNS of each source, every n-th."""
+    """At most MOST_RUNS steps of each source, every n-th."""
     sources = dict.fromkeys(step.source for step in steps)
     by_source = {source: [step for step in steps if step.source == source] for source in sources}
     return [step for runs in by_source.values() for step in runs[:: -(-len(runs) // MOST_RUNS)]]

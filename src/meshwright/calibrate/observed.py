@@ -21,15 +21,16 @@ Numbers = Float[np.ndarray, "numbers"]
 Slopes = Float[np.ndarray, "rows numbers"]
 
 NOISE = 0.015
-"""Of a median of steady steps, as the standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of a median of steady steps."""
 OWN_SPREAD = 0.07
-"""Of what one plan is off by and others of its machine are not, where the calibration does not say (`Ranges.own`)."""
+"""Standard deviation of what one plan is off by and others of its machine are not, where the calibration does not say
+(`Ranges.own`)."""
 PACE_SPREAD = 0.04
-"""Of the pace before any step. With the doubt about the other numbers, about 0.06 of a step, it makes 0.07: the prior
-under which one row brings the others of its source nearest, be the source in the fit or left out. A wider one follows
-the noise of the row."""
+"""Standard deviation of the pace before any step. With the doubt about the other numbers, about 0.06 of a step, it
+makes 0.07: the prior under which one row brings the others of its source nearest, be the source in the fit or left out.
+A wider one follows the noise of the row."""
 PART_NOISE = 0.15
-"""Of a part of a step alone, as the standard deviation of its logarithm: ranks differ, and timers hold other things."""
+"""Standard deviation of the logarithm of a part of a step alone: ranks differ, and timers hold other things."""
 LEAST_PART = 0.01
 """Share of the step below which a part says nothing: its timer measures other things."""
 
@@ -42,7 +43,7 @@ class StepOn:
     workload: Workload
     time_s: Callable[[Hardware], float]
     parts_s: Callable[[Hardware], Mapping[str, float]] | None = None
-    """Its breakdown likewise, where parts of it were measured."""
+    """Breakdown of the step under any numbers, where parts of it were measured."""
     doubt: float = 1.0
     """How much further off than plain plans ones of its kind are by themselves (`doubt_of`): such a step says less."""
 
@@ -61,7 +62,7 @@ class MeasuredPart:
     """Parts of a step that were measured together."""
 
     name: str
-    """As the run's report calls them."""
+    """Name of the parts in the run's report."""
     parts: tuple[str, ...]
     measured_s: float
 
@@ -129,13 +130,13 @@ class Observed:
     """Logarithms of the step, first, and of parts of it that were measured apart."""
 
     predicted: Callable[[Numbers], Rows]
-    """Under logarithms of numbers."""
+    """Predictions under logarithms of numbers."""
     measured: Rows
     noise: Rows
     """Variance that no shared number explains."""
 
     def slopes(self, x: Numbers, at_x: Rows, high: Numbers) -> Slopes:
-        """By finite differences, inwards at an upper bound."""
+        """Slopes by finite differences, inwards at an upper bound."""
         by = np.where(x + STEP <= high, STEP, -STEP)
         moved = [(self.predicted(x + by[i] * row) - at_x) / by[i] for i, row in enumerate(np.eye(len(x)))]
         return np.array(moved).T

@@ -23,7 +23,7 @@ from meshwright.specs.calibration import Z90, Calibration, Fitted, pace_name
 from meshwright.specs.model import ModelSpec
 
 ROUNDS = 2
-"""Of linearisation: steps are nearly linear in the logarithms."""
+"""Rounds of linearisation: steps are nearly linear in the logarithms."""
 VISIBLE = 0.01
 """A number is said to be moved where it changes the step by this or more."""
 
@@ -35,15 +35,15 @@ class Learned:
     numbers: tuple[tuple[str, Fitted], ...]
     """Every number the step depends on, the pace last."""
     predicted_s: float
-    """Before."""
+    """Step as predicted before."""
     moved_s: float
-    """Under the moved numbers."""
+    """Step as predicted under the moved numbers."""
     own: float
     """Measured over that: the plan's own."""
     effects: tuple[tuple[str, float], ...]
     """What each number changed the step by, as a logarithm, the largest first."""
     deviation_before: float
-    """Of the logarithm of any step like it, from the doubt about the numbers it shares."""
+    """Standard deviation of the logarithm of any step like it, from the doubt about the numbers it shares."""
     deviation_after: float
 
     @property

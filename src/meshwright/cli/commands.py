@@ -30,7 +30,7 @@ class Shown:
     """What a verb shows while it works and when it is done."""
 
     doing: str = "working"
-    """On a terminal's stderr."""
+    """Word for the work, on a terminal's stderr."""
     show: Callable[[Output, Any, Any], int | None] = answers.print_shown
     course: Callable[[Output, Any, Callable[..., Any]], int | None] | None = None
     """Instead: calls the use case itself, to tell of its progress or to handle its errors."""

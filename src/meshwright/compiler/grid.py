@@ -33,7 +33,7 @@ Axes = tuple[str, ...]
 
 
 class Ranks(Enum):
-    """Whose ranks split an axis of a weight."""
+    """Which ranks split an axis of a weight."""
 
     TENSOR = "tensor"
     EXPERT = "expert"

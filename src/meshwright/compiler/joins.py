@@ -17,7 +17,7 @@ class How(Enum):
     """Ways to make one value of one per micro-batch."""
 
     SAME = "same"
-    """It is the same in all of them."""
+    """The value is the same in all micro-batches."""
     JOINED = "joined"
     """Arrays of samples, one behind the other."""
     ADDED = "added"
@@ -47,9 +47,9 @@ class Join:
 
     how: How
     dimension: int = 0
-    """That counts samples, of what is joined."""
+    """Dimension of the joined value that counts samples."""
     updates: int = 1
-    """In one call, whose values are averaged."""
+    """Updates in one call, whose values are averaged."""
     apart: int = 0
     """Updates in one call whose values are kept apart, along a new first axis; 0 makes one value of all."""
 

@@ -27,7 +27,7 @@ class MethodPlan:
     """A method with what it left open: where the loss is cut, on how many devices, how every operator is split."""
 
     method: str
-    """Its name, such as `PipeshardParallel`."""
+    """Name of the method, such as `PipeshardParallel`."""
     settings: Mapping[str, Any]
     """What it was given, devices and hosts left out."""
     step: str

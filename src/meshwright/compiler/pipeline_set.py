@@ -22,13 +22,13 @@ class StageDevices:
     """The devices of one worker, and what is split over them."""
 
     devices: tuple[int, ...]
-    """Their numbers among those of the method."""
+    """Numbers of the devices among those of the method."""
     data: DataSharding = field(default_factory=DataSharding)
     split: GridSplit | None = None
     """What is split beside samples; without it, nothing."""
 
     def mesh(self, devices: Sequence[Any]) -> Mesh:
-        """Its devices as a row of data ranks, or as its grid.
+        """The worker's devices as a row of data ranks, or as its grid.
 
         Args:
             devices: of the method.
@@ -54,7 +54,7 @@ class StagedPipeline:
 
     workers: tuple[StageDevices, ...]
     samples: int
-    """Of one micro-batch, over all data ranks."""
+    """Samples of one micro-batch, over all data ranks."""
     micro_batches: int
     schedule: str = "1f1b"
     chunks: int = 1
@@ -87,7 +87,7 @@ class PipelineSet(Method):
 
     @property
     def own_meshes(self) -> frozenset[AbstractMesh]:
-        """Those of the grids of its workers."""
+        """Meshes of the grids of the workers."""
         splits = [worker.split for one in self.pipelines for worker in one.workers if worker.split is not None]
         return frozenset().union(*(split.written for split in splits))
 

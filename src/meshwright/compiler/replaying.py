@@ -25,7 +25,7 @@ METHODS: dict[str, type[Method]] = {
     one.__name__: one
     for one in (DataParallel, Zero2Parallel, Zero3Parallel, ShardParallel, PipeshardParallel, LocalPipeline)
 }
-"""Those whose plans are their settings and decisions; `Auto` has plans of its own."""
+"""Methods whose plans are their settings and decisions; `Auto` has plans of its own."""
 APART = ("devices", "hosts", "flop_per_s", "link_bytes_per_s", "link_latency_s", "mesh_shape", "grid")
 """Fields that are no settings of a plan: devices are those of the run that replays, the others stand in the plan."""
 

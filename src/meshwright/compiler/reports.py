@@ -32,7 +32,7 @@ class Reported:
     """One call."""
 
     call: Callable[..., Any]
-    """Of arrays."""
+    """The function that is called with arrays."""
     reads: tuple[Read, ...]
 
     def run(self, values: Sequence[Any]) -> None:
@@ -52,9 +52,9 @@ class ReportedPart:
     reads: tuple[Read, ...]
     """What is at hand for the items, among what is around the equation."""
     rounds: range | None = None
-    """Of a loop, whose values are stacked."""
+    """Rounds of a loop, whose values are stacked."""
     branch: tuple[Read, int] | None = None
-    """Of a branch: what chooses one, and its own number."""
+    """What chooses a branch, and its number; None outside of branches."""
 
     def run(self, values: Sequence[Any]) -> None:
         """Call all.
@@ -168,7 +168,7 @@ class _Body:
                 self.eqns.append(eqn)
 
     def program(self, outvars: Sequence[Any]) -> core.Jaxpr:
-        """It, with these results.
+        """The body with these results.
 
         Args:
             outvars: its results.

@@ -86,12 +86,12 @@ class TileLayout:
 
 @dataclass(frozen=True, slots=True)
 class MeshLinks:
-    """Between two meshes, and within the target."""
+    """Links between two meshes, and within the target."""
 
     cross_bytes_per_s: float
     """Out of or into one device."""
     inside_bytes_per_s: float
-    """Between devices of the target mesh, out of one device."""
+    """Bandwidth between devices of the target mesh, out of one device."""
     latency_s: float = 0.0
     """Latency of one message."""
 
@@ -113,7 +113,7 @@ class Resharding:
 
     way: Way
     arrival: TileLayout
-    """In which it arrives; the target mesh brings it into its own."""
+    """Layout in which the message arrives; the target mesh brings it into its own."""
     transfers: tuple[Transfer, ...]
     crossing_bytes: float
     gathered_bytes: float

@@ -11,7 +11,7 @@ from meshwright.errors import InputError
 from meshwright.formats.files import read_text
 
 MAX_BYTES = 512 * 2**20
-"""Of a saved plan with its lists: what 100,000 instructions take, several times."""
+"""Largest size of a saved plan with its lists: what 100,000 instructions take, several times."""
 
 
 def unreadable(what: str, why: str) -> InputError:

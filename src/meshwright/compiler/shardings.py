@@ -24,7 +24,7 @@ class ValueRole(Enum):
     STATE = "state"
     """Optimizer state and everything else that lives from step to step."""
     SAMPLES = "samples"
-    """Its first axis counts the samples of a micro-batch."""
+    """A value whose first axis counts the samples of a micro-batch."""
     OTHER = "other"
 
 
@@ -49,7 +49,7 @@ class DataSharding:
     keep: bool = False
     """Whether split parameters are gathered once a step and kept until their last backward, not by every stage."""
     split_sums: bool = False
-    """With ZeRO stage 2, whether every backward reduces its gradients, so that no device keeps whole ones; with stage 3
+    """Whether every backward reduces its gradients, with ZeRO stage 2, so that no device keeps whole ones; with stage 3
     every one does. Else gradients are reduced once a step, and are whole until then."""
 
     def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:

@@ -19,7 +19,7 @@ from meshwright.strategies.data import Z1, Z3, ShardingColumns
 AWAY_KINDS = ("host", "disk")
 """Where bytes may be besides the device."""
 HOST_SHARE = 0.92
-"""Of the host's memory that a job may take; the system and the framework's processes have the rest."""
+"""Share of the host's memory that a job may take; the system and the framework's processes have the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,7 @@ class _Prices:
         return (1.0 - share) * self._at(below, counts) + share * self._at(above, counts)
 
     def _at(self, place: int, counts: Int[np.ndarray, " sizes"]) -> Float[np.ndarray, "sizes names workers chunks"]:
-        """Between priced counts, and beyond the largest on the line of the last two."""
+        """Prices at counts between the priced ones, and beyond the largest on the line of the last two."""
         known, table = self.tables[place]
         if len(known) == 1:
             return table[0] * counts[:, None, None, None]

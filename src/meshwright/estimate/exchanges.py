@@ -1,4 +1,4 @@
-"""What of the exchanges of tokens with their experts stays exposed: alone, beside shared experts, beside another pass.
+"""Exposed part of the exchanges of tokens with their experts: alone, beside shared experts, beside another pass.
 
 Paired, a forward and the backward of another micro-batch run together, and each exchange of one has compute of the
 other beside it:

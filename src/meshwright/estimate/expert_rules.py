@@ -92,7 +92,7 @@ class _Stated:
 
     @property
     def expert(self) -> ExpertParallel:
-        """Its settings of expert parallelism."""
+        """Settings of expert parallelism of the strategy."""
         return self.strategy.expert
 
     @property

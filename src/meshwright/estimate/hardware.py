@@ -61,7 +61,7 @@ class Hardware:
     memory_bytes_per_s: float
     """Nominal."""
     host_bytes_per_s: float
-    """Between the device and host memory, per direction, all devices of the host copying."""
+    """Bandwidth between the device and host memory, per direction, while all devices of the host copy."""
     units: int
     efficiency: KernelEfficiency
     software: Software
@@ -85,7 +85,7 @@ class Hardware:
     joint: tuple[tuple[int, ...], tuple[LevelRates, ...]] | None = None
     """Sizes and links of the domains of the ranks that hold states together, where they stand on several groups."""
     attention_clock: float = 1.0
-    """Under fused attention in training, over that of the reference device in bursts."""
+    """Clock under fused attention in training, over that of the reference device in bursts."""
     pace: float = 1.0
     """Speed of this machine's runs over what the numbers of their parts give; the rates and times above include it."""
     pace_range: tuple[float, float] | None = None
@@ -112,7 +112,7 @@ class Hardware:
         return {"fa1": efficiency.flash_fa1_share, "fa2": efficiency.flash_fa2_share, "best": 1.0}[self.software.flash]
 
     def flash_fraction(self, *, backward: bool) -> float:
-        """Of the 16-bit peak that the framework's fused attention reaches in training, for long sequences.
+        """Share of the 16-bit peak that the framework's fused attention reaches in training, for long sequences.
 
         Args:
             backward: the backward pass instead of the forward.
@@ -219,7 +219,7 @@ def host_columns(group: NodeGroup) -> dict[str, Any]:
 
 
 def _cannot(device: DeviceSpec, dtype: str) -> Problem:
-    """That a device has no peak in a format, with those that have one: first those of its vendor that
+    """The problem that a device has no peak in a format, with those that have one: first those of its vendor that
     are linked in a node as it is, the most alike first."""
     able = ", ".join(name for name, _ in device.peak_flop_per_s)
 

@@ -26,18 +26,19 @@ class WorkerUpdates(HeldParameters):
     """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
 
     forward_s: Float[np.ndarray, "plans workers"]
-    """Of one micro-batch."""
+    """Seconds of forward per micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
-    """Of the backward that gradients may hide behind."""
+    """Seconds of the backward that gradients may hide behind."""
     meeting_s: Float[np.ndarray, "plans workers"]
-    """Of it, exchanges of tokens that gradients meet on the links, and those that go before gradients."""
+    """The part of `last_s` in exchanges of tokens that share their links with gradients, and in those that go before
+    gradients."""
     ahead_s: Float[np.ndarray, "plans workers"]
     micro_batches: Float[np.ndarray, "#plans #workers"]
-    """That each chunk runs per update."""
+    """Micro-batches that each chunk runs per update."""
     updates: Float[np.ndarray, "#plans #workers"]
-    """Per step."""
+    """Updates per step."""
     last_passes: Float[np.ndarray, "#plans #workers"]
-    """As `StepCompute.passes`."""
+    """Backwards behind which gradients may hide, as `StepCompute.passes`."""
     hops_s: Float[np.ndarray, "plans #workers"]
     """Transfers of a micro-batch between a worker and its neighbour, of all its chunks in one direction; none where it
     has one chunk, whose gradients meet a single transfer."""
@@ -92,7 +93,7 @@ class Holding:
     places: Int[np.ndarray, " held"]
     """The workers that have it."""
     updates: WorkerUpdates
-    """Of these workers."""
+    """Update columns of these workers."""
     communicators: Float[np.ndarray, "plans #held"]
     offload_weights: Float[np.ndarray, "plans #held"]
 

@@ -43,7 +43,7 @@ class HopSide:
 
     @classmethod
     def of(cls, strategy: LayerStrategy, micro_batch: float) -> HopSide:
-        """As the layers of a strategy leave and take them."""
+        """The side as the layers of a strategy leave and take their tensors."""
         return cls(strategy.tp, strategy.cp, strategy.dp, strategy.tensor.shards_sequence, micro_batch)
 
     @property
@@ -59,7 +59,7 @@ class HopSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineHops:
-    """Of one pipeline, behind each worker and chunk."""
+    """Hops of one pipeline, behind each worker and chunk."""
 
     transfer_s: Float[np.ndarray, "workers chunks"]
     forward_s: Float[np.ndarray, "workers chunks"]
@@ -164,7 +164,7 @@ class HopLinks:
         return found
 
     def _inside(self, site: Site, one: HopSide, other: HopSide) -> tuple[float, float]:
-        """From one layout to another on the same devices: an all-to-all of the parts, and a gather, either way."""
+        """Seconds from one layout to another on the same devices: an all-to-all of the parts and a gather, each way."""
         if one == other:
             return 0.0, 0.0
         part = max(side.whole / side.tp for side in (one, other)) * self._sequence_bytes

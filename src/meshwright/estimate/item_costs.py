@@ -43,22 +43,22 @@ class ItemCosts:
     cp_s: Float[np.ndarray, "rows items"]
     ep_s: Float[np.ndarray, "rows items"]
     meeting_s: Float[np.ndarray, "rows items"]
-    """Of `ep_s`, exchanges of a backward that share their links with gradients on their way."""
+    """The part of `ep_s` in exchanges of a backward that share their links with gradients on their way."""
     ahead_s: Float[np.ndarray, "rows items"]
-    """Likewise, exchanges that go before gradients."""
+    """The part of `ep_s` in exchanges of a backward that go before gradients."""
     host_s: Float[np.ndarray, "rows items"]
     """Waiting for the host to issue kernels."""
     offload_s: Float[np.ndarray, "rows items"]
     """Waiting for copies to and from the host."""
     hidden_s: Float[np.ndarray, "rows items"]
-    """Of exchanges beside another micro-batch: exposed, too, in a forward and a backward that run alone."""
+    """Exchanges hidden beside another micro-batch; exposed in a forward and a backward that run alone."""
     lockstep_forward_s: Float[np.ndarray, "rows items"]
     """Waiting for ranks with more attended pairs where weights are gathered layer by layer."""
     lockstep_backward_s: Float[np.ndarray, "rows items"]
     uneven_s: Float[np.ndarray, "rows items"]
     """Attention of a mean micro-batch where micro-batches differ in pairs."""
     kept_bytes: Float[np.ndarray, "rows items"]
-    """Per micro-batch in flight."""
+    """Bytes kept per micro-batch in flight."""
     away_bytes: Float[np.ndarray, "rows items"]
     """The same in host memory."""
     transient_bytes: Float[np.ndarray, "rows items"]
@@ -68,9 +68,9 @@ class ItemCosts:
     """Parameter tensors that are trained."""
     expert_tensors: Float[np.ndarray, "rows items"]
     replicated_parameters: Float[np.ndarray, "rows items"]
-    """Of the dense ones: their gradients are summed over tensor ranks."""
+    """Dense parameters whose gradients are summed over tensor ranks."""
     frozen_dense_bytes: Float[np.ndarray, "rows items"]
-    """Of weights that are not trained, as they are stored."""
+    """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "rows items"]
     frozen_gathered: Float[np.ndarray, "rows items"]
     """Share of those bytes that ranks gather: FSDP2 casts shards to the format of products before it gathers them."""
@@ -81,9 +81,9 @@ class ItemCosts:
     key_bytes: Float[np.ndarray, "rows items"]
     """Keys and values of as many tokens."""
     core_forward_s: Float[np.ndarray, "rows items"]
-    """That attention."""
+    """Forward of attention whose work grows along the sequence."""
     core_backward_s: Float[np.ndarray, "rows items"]
-    """With its forward where backward repeats it."""
+    """Backward of the same attention, with its forward where backward repeats it."""
     core_repeats: Float[np.ndarray, "rows items"]
     """How often it does."""
     dense_state_bytes: Float[np.ndarray, "rows items"]
@@ -218,7 +218,7 @@ def _add_extras(
         return found[key]
 
     def table_of(part: Literal["embedding", "head"]) -> Extras:
-        """Of the table alone: where it is shared the head keeps its norm."""
+        """Extras of the table alone: where it is shared the head keeps its norm."""
         work = edge_work(model, part)
         ops = tuple(op for op in work.ops if isinstance(op, Linear) or (isinstance(op, Vector) and op.table))
         return of(replace(work, ops=ops), edge=True, quantised=False)

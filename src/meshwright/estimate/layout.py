@@ -71,9 +71,9 @@ class ModelLayout:
     kinds_before: Int[np.ndarray, "cuts kinds"]
     """Layers of each kind before each cut; the difference of two rows counts a range."""
     kind_flop: Float[np.ndarray, "kinds"]
-    """Per token, forward."""
+    """FLOP per token, forward."""
     tail_flop: float
-    """Of head, loss and multi-token-prediction modules."""
+    """FLOP per token of the head, the loss and multi-token-prediction modules."""
     _splits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _uneven: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _ranges: dict[tuple[int, int], Ranges] = field(default_factory=dict)

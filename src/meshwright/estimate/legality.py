@@ -204,7 +204,7 @@ def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
 
 
 def _in_plan_words(problem: Problem, row: PlanRow) -> Problem:
-    """As the one-line form of a plan writes it: `vpp4` for `v = 4`; micro-batches by their global batch."""
+    """The problem in the terms of a one-line plan: `vpp4` for `v = 4`; micro-batches by their global batch."""
     if problem.field == "m" and problem.fix.startswith("m = "):
         why = f"{problem.why}; gbs {row.gbs} / (dp {row.dp} x mbs {row.mbs}) = {row.micro_batches} micro-batches"
         counts = problem.fix.removeprefix("m = ").partition(", or ")[0]  # further options are of `schedule` alone

@@ -25,7 +25,7 @@ MOST_BYTES = 1e30
 
 MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "transient", "comm_buffers", "overhead")
 ALL_KINDS = (*MEMORY_KINDS, *AWAY_KINDS)
-"""Those on the device, and those away from it."""
+"""Kinds of bytes on the device, then those away from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class WorkerBytes:
     comm_buffers: Array
     overhead: Array
     host: Array
-    """In the host's memory, for this device; not of the peak."""
+    """Bytes in the host's memory for this device; not part of the peak."""
     disk: Array
-    """On the host's disks, likewise."""
+    """Bytes on the host's disks for this device; not part of the peak."""
 
     @property
     def peak(self) -> Array:
@@ -63,10 +63,10 @@ class WorkerLoad:
     """What a worker's device holds; all fields broadcast."""
 
     dense_parameters: Array
-    """On one model-parallel rank of the worker."""
+    """Dense parameters on one model-parallel rank of the worker."""
     expert_parameters: Array
     largest_dense: Array
-    """Of its largest layer, which FSDP gathers whole: the layer at work and the next."""
+    """Dense parameters of the largest layer, which FSDP gathers whole: the layer at work and the next."""
     largest_expert: Array
     activations: Array
     """Kept, summed over what is in flight at the peak."""
@@ -87,13 +87,13 @@ class WorkerLoad:
     weight_versions: Array | float = 1.0
     """Versions of the weights that are kept (asynchronous pipelines keep more than one)."""
     frozen_dense_bytes: Array | float = 0.0
-    """Of weights that are not trained, as they are stored; of these there is one version."""
+    """Bytes of dense weights that are not trained, as they are stored; of these there is one version."""
     frozen_expert_bytes: Array | float = 0.0
     largest_frozen_bytes: Array | float = 0.0
-    """Of its largest layer."""
+    """Bytes of the largest layer's weights that are not trained."""
 
     def take(self, index: Int[np.ndarray, "picked"]) -> WorkerLoad:
-        """At least one of the plans; what all have alike stays."""
+        """The loads of one or more of the plans; what is equal for all stays as it is."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         several = {name: value[index] for name, value in values.items() if np.ndim(value) and len(value) > 1}
         return WorkerLoad(**(values | several))
@@ -177,11 +177,11 @@ class PerParameter:
     expert_weights: Array
     expert_others: Array
     copies: Array
-    """Of the largest layer, beside what is kept."""
+    """Bytes per parameter of the largest layer, beside what is kept."""
 
     @classmethod
     def of(cls, sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> PerParameter:
-        """Of each choice.
+        """Bytes per parameter of each choice.
 
         Args:
             sharding: the choices.
@@ -249,7 +249,7 @@ def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -
 
 
 def _travelling_bytes(sharding: ShardingColumns, workload: Workload) -> Array:
-    """Of a parameter in the groups of layers that are on a rank beside its own; 0 where weights do not travel."""
+    """Bytes per parameter in the groups of layers that are on a rank beside its own; 0 where weights do not travel."""
     precision, found = workload.precision, np.zeros(np.shape(sharding.zero))
     gradient_bytes = sharding.reduced_bytes(precision) * workload.training
     for name, rows in sharding.passings():

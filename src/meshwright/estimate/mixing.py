@@ -32,14 +32,14 @@ SCAN_SHARE, SCAN_STREAM_SHARE = 0.16, 0.75
 # products and 36 of groups.
 LAYOUT_SHARES = {"forward": (1.0, 0.96), "input_gradient": (1.0, 0.89), "weight_gradient": (0.96, 0.86)}
 DROPOUT_PASSES = 2.5
-"""Of dropout over scores in one direction: read and written, and a byte of its mask."""
+"""Passes over the scores of dropout in one direction: read and written, and a byte of its mask."""
 SCORE_BYTES = 4.0
 """Sums of scores over heads are written and read in 32 bits."""
 STATE_BYTES = 4.0
 
 
 def roof(hardware: Hardware, peak_flop_per_s: float, fraction: float, kernels: int = 1) -> compute.Roof:
-    """Of a device for kernels at a fraction of a peak, so many of them one after the other."""
+    """Roofline of a device for so many kernels one after the other, at a fraction of a peak."""
     return compute.Roof(
         peak_flop_per_s=peak_flop_per_s,
         max_fraction=fraction,

@@ -25,7 +25,7 @@ def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
 
 @lru_cache(maxsize=256)
 def _mixing(model: ModelSpec, kind: LayerSpec) -> LayerWork:
-    """Of a layer what mixes tokens, alone."""
+    """The work of a layer that mixes tokens, alone."""
     work = work_of(model, kind, "flash")
     mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scores, Scan)))
     return replace(work, ops=mixing, kept=())
@@ -48,7 +48,7 @@ def model_flop_per_token(model: ModelSpec, seq_len: int, *, training: bool) -> f
 
 
 def backward_flop(work: LayerWork, seq_len: int) -> float:
-    """Per token of a layer: input gradients where gradients reach it, gradients of the weights that are trained.
+    """FLOP per token of a layer: input gradients where gradients reach it, gradients of the weights that are trained.
 
     Args:
         work: the layer's operators.

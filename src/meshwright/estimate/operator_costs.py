@@ -35,7 +35,7 @@ class OperatorCost:
     moved_bytes: float = 0.0
     """Each operand once."""
     peak_flop_per_s: float = 0.0
-    """Of the device in the format of the operator; 0 where it multiplies nothing."""
+    """Peak of the device in the format of the operator; 0 where it multiplies nothing."""
 
     def light_s(self, hardware: Hardware) -> float:
         """Seconds at the peak of the device and the full bandwidth of its memory: max(flop / peak, bytes / bandwidth).
@@ -57,9 +57,9 @@ class Message:
     phase: str
     ranks: int
     payload_bytes: float
-    """Of one, as nccl-tests counts it."""
+    """Bytes of one exchange, as nccl-tests counts them."""
     bus_bytes_per_s: float
-    """As nccl-tests prints it."""
+    """Bus bandwidth, as nccl-tests prints it."""
     domain: int
     """Level of links that holds the whole group, innermost 0."""
     calls: float = 0.0

@@ -39,7 +39,7 @@ class StageOperators:
     group: str
     hardware: Hardware
     operators: dict[tuple[str, str, str, float], OperatorCost] = field(default_factory=dict)
-    """By module, name, phase and peak."""
+    """The operators by module, name, phase and peak."""
     messages: dict[tuple[Any, ...], Message] = field(default_factory=dict)
 
 

@@ -51,7 +51,7 @@ class OtherSums:
     instead: Bool[np.ndarray, "..."]
     """Rows whose gradients are not summed as they are."""
     bucket_s: Array
-    """Of each bucket, beside the backward."""
+    """Seconds for each bucket, beside the backward."""
     alone_s: Array
     """Exposed."""
 

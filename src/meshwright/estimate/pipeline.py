@@ -44,7 +44,7 @@ class StageCounts:
     """Stages that workers hold for another one; for schedules that shadow."""
 
     def of_shape(self, number: int) -> StageCounts:
-        """Those of one of several shapes."""
+        """The counts of one of several shapes."""
         return StageCounts(
             work=self.work[number],
             bare=None if self.bare is None else self.bare[number],
@@ -60,7 +60,7 @@ class PricedItems:
     sync: LayerSync
     """What sharded weights add."""
     whole: Bool[np.ndarray, "items"]
-    """Those that FSDP gathers as one unit (layers and edges, not corrections)."""
+    """Whether FSDP gathers the item as one unit (layers and edges, not corrections)."""
     edges: Bool[np.ndarray, "items"] | None = None
     """Embedding and head; only rings of weights ask for them."""
     held_up: Float[np.ndarray, "plans"] | None = None
@@ -339,7 +339,7 @@ class BoundaryColumns:
     """One boundary tensor, T h / (cp, and tp with sequence parallelism), on the slowest link any hop crosses; behind
     each worker and chunk where hops differ."""
     sent_bytes: Float[np.ndarray, "plans"]
-    """That tensor."""
+    """Bytes of one boundary tensor."""
     devices_apart: Int[np.ndarray, "plans"]
     """Devices between the first and the last worker."""
     tied_s: Float[np.ndarray, "plans"]

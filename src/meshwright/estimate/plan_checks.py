@@ -82,7 +82,7 @@ def _cut_towers(plan: ExecutionPlan, model: ModelSpec) -> Iterator[Problem]:
 
 
 def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> None:
-    """Its schedule, its recompute and its micro-batches."""
+    """Check the schedule, the recompute and the micro-batches of a pipeline."""
     refused = tuple(schedule_problems(pipeline))
     if refused:
         raise UnsupportedError(refused, code="MW407")

@@ -282,7 +282,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
 
 
 def _energy_j(site: Site, busy_s: float, step_s: float) -> float | None:
-    """Of a worker's devices: devices x (power at work x busy + power while waiting x rest of the step)."""
+    """Energy of a worker's devices: devices x (power at work x busy + power while waiting x rest of the step)."""
     work_w, wait_w = site.group.busy_power_w, site.group.waiting_power_w
     if work_w is None or wait_w is None:
         return None

@@ -87,7 +87,7 @@ def kind_of_run(estimate: PricedStep, model: ModelSpec | None, workload: Workloa
 
 
 def outside_experience(known: Calibration, workload: Workload, devices: Iterable[tuple[DeviceSpec, int]]) -> str:
-    """In what a job is unlike every run that the numbers were fitted to, in a sentence; empty where it is not.
+    """How a job is unlike every run that the numbers were fitted to, in a sentence; empty where it is not.
 
     Args:
         known: what the numbers were fitted to.

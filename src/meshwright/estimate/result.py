@@ -38,18 +38,18 @@ class StageEstimate:
     dp: int
     mbs: int
     memory_bytes: tuple[tuple[str, float], ...]
-    """By kind, in the order of MEMORY_KINDS; they sum to the peak."""
+    """Bytes by kind, in the order of MEMORY_KINDS; they sum to the peak."""
     peak_memory_bytes: float
     capacity_bytes: float
     peak_moment: str
     busy_s: float
-    """Of the whole step."""
+    """Seconds of the whole step that the worker computes."""
     host_bytes: float = 0.0
-    """Of one device's states and activations, in the memory of its host."""
+    """Bytes of one device's states and activations in the memory of its host."""
     host_capacity_bytes: float | None = None
     """The device's share of what a job may take there; None where the host's memory is not stated."""
     disk_bytes: float = 0.0
-    """On the disks of its host."""
+    """Bytes of one device's states on the disks of its host."""
     disk_capacity_bytes: float | None = None
 
     @property
@@ -96,9 +96,9 @@ class LinkTraffic:
 
     between: tuple[str, str]
     activation_bytes: float
-    """Between stages, their gradients included."""
+    """Bytes between stages: activations and their gradients."""
     gradient_bytes: float
-    """Of parameters, between pipelines."""
+    """Bytes of parameters' gradients between pipelines."""
     price_per_step: float
     """0 where the link is free."""
 
@@ -129,7 +129,7 @@ class Filling:
     fixed_cp_step_time_s: float | None = None
     """The same step with every sequence over all context ranks, where each has as few as it needs."""
     micro_batches: float | None = None
-    """Of a data-parallel rank, where they differ in size."""
+    """Micro-batches of a data-parallel rank, where they differ in size."""
     packed_step_time_s: float | None = None
     """The same step with rows packed instead, where micro-batches differ in size."""
 
@@ -153,10 +153,10 @@ class StepPrice:
     price_per_step: float | None = None
     """USD of the devices that are used and of what crosses priced links; None where a price is not known."""
     traffic: tuple[LinkTraffic, ...] = ()
-    """Over the links between groups."""
+    """Bytes over the links between groups."""
     energy_j: float | None = None
-    """Of a step on the devices that are used, with what the site adds; None where a power is not known. An upper bound
-    where it rests on the limit of a device."""
+    """Energy of a step on the devices that are used, with what the site adds; None where a power is not known. An upper
+    bound where it rests on the limit of a device."""
     tie: float = UNMEASURED_TIE
     """Relative difference below which two plans of the job cannot be told apart."""
 
@@ -167,12 +167,12 @@ class StepPrice:
 
     @property
     def peak_memory_bytes(self) -> float:
-        """Of the fullest stage."""
+        """Peak bytes of the fullest stage."""
         return max(stage.peak_memory_bytes for stage in self.stages)
 
     @property
     def capacity_bytes(self) -> float:
-        """Of the fullest stage's device."""
+        """Capacity of the fullest stage's device."""
         return self.fullest.capacity_bytes
 
     @property
@@ -204,7 +204,7 @@ class StepEstimate(StepPrice):
     basis: Basis
     """The weakest basis among the numbers used."""
     filling: Filling | None = None
-    """Of a step of unequal sequences; None where all are as long as a row."""
+    """How unequal sequences fill the step; None where all are as long as a row."""
 
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set."""

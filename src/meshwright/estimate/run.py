@@ -33,26 +33,27 @@ class PipelineColumns(HeldParameters):
     runs: Int[np.ndarray, "workers chunks"]
     """How often a step runs each chunk."""
     forward_s: Float[np.ndarray, "plans workers chunks"]
-    """Per run, everything exposed included."""
+    """Seconds per run, everything exposed included."""
     backward_s: Float[np.ndarray, "plans workers chunks"]
     weight_s: Float[np.ndarray, "plans workers chunks"] | None = None
     """Part of the backward that is the weight gradient, for schedules that split it."""
     recompute_s: Float[np.ndarray, "plans workers chunks"] | None = None
     """Task R, for schedules that have it."""
     kept_bytes: Float[np.ndarray, "plans workers chunks"]
-    """Per run in flight."""
+    """Bytes kept per run in flight."""
     made_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
-    """Per run recomputed, or waiting for its weight gradient."""
+    """Bytes per run that is recomputed, or that waits for its weight gradient."""
     away_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
-    """Per run in flight, in host memory; None where nothing is."""
+    """Bytes per run in flight in host memory; None where nothing is."""
     parts_s: dict[str, Float[np.ndarray, "plans workers"]]
-    """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
+    """Seconds of the step by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies
+    workers."""
     largest_frozen_bytes: Float[np.ndarray, "plans workers"]
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]
     recompute_flop: Float[np.ndarray, "plans workers"]
-    """Per step and device."""
+    """Recomputed FLOP per step and device."""
     transfer_s: Float[np.ndarray, "plans *hops"]
     """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
     alone_s: Float[np.ndarray, "plans workers"]
@@ -60,7 +61,7 @@ class PipelineColumns(HeldParameters):
     meeting_s: Float[np.ndarray, "plans workers"]
     """Exchanges of tokens in the last backward of a micro-batch's, which gradients on their way meet."""
     ahead_s: Float[np.ndarray, "plans workers"]
-    """Likewise, those that go before gradients."""
+    """Exchanges of tokens in the last backward that go before gradients."""
     paged_s: Float[np.ndarray, "plans workers"] | None = None
     """Waiting for stages that are uploaded, all workers together; None where none are."""
     waits_s: Float[np.ndarray, "plans"]
@@ -174,12 +175,12 @@ Vectors = tuple[Int[np.ndarray, "_ chunks"], ...]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Live:
-    """Per worker the largest counts by chunk that live at the same time; entry n of both is one moment."""
+    """The largest counts by chunk that live at the same time, per worker; entry n of both is one moment."""
 
     kept: Vectors
-    """From the forward to the backward or the input gradient."""
+    """Micro-batches kept from the forward to the backward or the input gradient."""
     made: Vectors
-    """From a recomputation to its backward, and from an input gradient to its weight gradient."""
+    """Micro-batches kept from a recomputation to its backward, and from an input gradient to its weight gradient."""
     guests: Int[np.ndarray, " workers"]
     """Activations of worker p - 1 - r that lie on worker r at its peak."""
 

@@ -73,7 +73,7 @@ class SequenceRows:
     tokens: float
     """Real tokens of a row, on average."""
     sequences: float
-    """Of a row, on average."""
+    """Sequences of a row, on average."""
 
     @property
     def filled(self) -> float:

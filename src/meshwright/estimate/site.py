@@ -24,7 +24,7 @@ class Site:
     """The devices of a worker."""
 
     number: int
-    """Of the group in the cluster."""
+    """Number of the group in the cluster."""
     group: NodeGroup
     first: int
     """Device, counted in the group."""
@@ -32,7 +32,7 @@ class Site:
     devices: int
     contiguous: bool
     view: int
-    """Of `Sites.views`: the device, and the domains as ranks see them that start here."""
+    """Index into `Sites.views`: the device, and the domains as ranks see them that start here."""
     hardware: Hardware
 
     def domain(self, size: int) -> int | None:

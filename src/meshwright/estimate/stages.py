@@ -109,7 +109,7 @@ class StageRows:
     layout: ModelLayout
     places: ItemPlaces
     number: Mapping[tuple[int, int], int]
-    """Of the row of a worker and a strategy, by place and index in the plan."""
+    """Row of the cost table for a worker and a strategy, by place and index in the plan."""
     edge: Sequence[int]
     """Strategy of each worker's embedding, head and tables where no layer of theirs says it."""
 

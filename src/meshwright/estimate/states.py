@@ -33,7 +33,7 @@ GATHERED_BYTES = 2.0
 
 @dataclass(slots=True)
 class Extras:
-    """Beyond what the number of parameters says, per row; negative where less."""
+    """What rows have beyond what the number of parameters says; negative where less."""
 
     dense_state_bytes: Rows
     """Optimizer states of one model-parallel rank, unsharded."""
@@ -50,7 +50,7 @@ class Extras:
     statistics_s: Rows
     """Statistics that the optimizer takes of a micro-batch."""
     dense_refresh_s: Rows
-    """What of an update's work no update waits for, of all parameters on one rank."""
+    """What part of an update's work no update waits for, of all parameters on one rank."""
     expert_refresh_s: Rows
 
     @classmethod
@@ -69,12 +69,12 @@ class HeldParameters:
     """Parameter tensors that are trained."""
     expert_tensors: Float[np.ndarray, "plans workers"]
     replicated_parameters: Float[np.ndarray, "plans workers"]
-    """Of the dense ones: their gradients are summed over tensor ranks."""
+    """Dense parameters whose gradients are summed over tensor ranks."""
     frozen_dense_bytes: Float[np.ndarray, "plans workers"]
-    """Of weights that are not trained, as they are stored."""
+    """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `Extras`; so the next ten."""
+    """State bytes beyond what follows from the number of parameters, as in `Extras`; so are the ten fields below."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
@@ -199,7 +199,7 @@ def minus(one: Extras, other: Extras) -> Extras:
 
 
 def _wide_bytes(hardware: Hardware, workload: Workload, *, edge: bool) -> float:
-    """Of a weight kept in the format of activations, beyond one of a layer: kept in 8 bits alone, or with 8-bit copies.
+    """Bytes of a weight kept in the format of activations, beyond one of a layer: 8 bits alone, or with 8-bit copies.
 
     Embedding, head and norms have none, but recipes with copies count them as frameworks do, for every parameter.
     """

@@ -36,7 +36,7 @@ class StepColumns:
 
     step_time_s: Float[np.ndarray, "plans"]
     breakdown_s: dict[str, Float[np.ndarray, "plans"]]
-    """Of the busiest worker; parts sum to the step."""
+    """Seconds of the busiest worker by part; they sum to the step."""
     busy_s: Float[np.ndarray, "plans workers"]
     """Seconds of the step that each worker computes or waits for its own layers' traffic."""
     sync: StepSync
@@ -74,14 +74,14 @@ class Workers:
     views: Sequence[Hardware]
     """The devices as some workers see them."""
     view: Int[np.ndarray, " workers"]
-    """Of each worker, by number."""
+    """Number of each worker's view."""
     devices: Float[np.ndarray, " workers"]
     partners: Sequence[Partners] | None = None
-    """Of each worker in the other pipelines; None for one pipeline."""
+    """Partners of each worker in the other pipelines; None for one pipeline."""
 
     @classmethod
     def alike(cls, hardware: Hardware, workers: int) -> Workers:
-        """Of one pipeline, all on one kind of device, as many each."""
+        """The workers of one pipeline, all on one kind of device, with as many devices each."""
         return cls(views=(hardware,), view=np.zeros(workers, dtype=np.int64), devices=np.ones(workers))
 
     def groups(self, held: Sequence[Holding]) -> Iterator[tuple[bool, Holding, Hardware]]:

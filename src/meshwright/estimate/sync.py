@@ -38,7 +38,7 @@ class StepSync:
     """Exposed seconds per step and worker."""
 
     gradients_s: Array
-    """After the last backward, before the optimizer may start."""
+    """Seconds after the last backward, before the optimizer may start."""
     copies_s: Array
     """Gradients on their way to an optimizer on the host, beyond the backwards and their sum."""
     gather_s: Array
@@ -55,17 +55,18 @@ class StepCompute:
     """The compute of a worker beside which its gradients leave and its weights come."""
 
     forward_s: Array
-    """Of one micro-batch."""
+    """Seconds of forward per micro-batch."""
     backward_s: Array
     micro_batches: Array
-    """Per update."""
+    """Micro-batches per update."""
     passes: Array | float = 1.0
     """Backwards of a micro-batch that follow the first complete gradients of a step, and forwards before the last
     weights are used: more than one where chunks take turns."""
     meeting_s: Array | float = 0.0
-    """Of `backward_s`, exchanges of tokens on the links that gradients take, which both use at half their rate."""
+    """The part of `backward_s` in exchanges of tokens on the links that gradients take, which both use at half their
+    rate."""
     ahead_s: Array | float = 0.0
-    """Of `backward_s`, exchanges of tokens on these links that gradients wait for."""
+    """The part of `backward_s` in exchanges of tokens on these links that gradients wait for."""
     hops_s: Array | float = 0.0
     """Transfers between stages beside `backward_s`, and again beside `forward_s`, on links that gradients and weights
     take."""

@@ -46,7 +46,7 @@ class ActivationLine:
 
     at_s: Float[np.ndarray, " changes"]
     live_bytes: Float[np.ndarray, " changes"]
-    """From each moment to the next."""
+    """Bytes alive from each moment to the next."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class StepTimeline:
     estimate: StepPrice
     timeline: Timeline
     phases: tuple[Phase, ...]
-    """Behind the pipeline, in order; the last one ends with the step."""
+    """Phases behind the pipeline, in order; the last one ends with the step."""
     held_bytes: Float[np.ndarray, " workers"]
     """Weights, gradients, optimizer states, buffers and overhead."""
     transient_bytes: Float[np.ndarray, " workers"]
@@ -224,7 +224,7 @@ def activation_line(
 
 
 def _activations(columns: PipelineColumns, timeline: Timeline, first: int) -> tuple[ActivationLine, ...]:
-    """Of every worker of a pipeline that begins with worker `first`; what one parks with its partner lies there."""
+    """Activations of a pipeline's workers, from worker `first` on; what a worker parks with its partner lies there."""
     kept = columns.kept_bytes[0]
     made = [None] * columns.p if columns.made_bytes is None else list(columns.made_bytes[0])
     lines = [activation_line(timeline, first + own, kept[own], made[own]) for own in range(columns.p)]

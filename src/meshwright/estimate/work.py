@@ -275,7 +275,7 @@ class LayerPricing(MixingPricing):
         return seconds
 
     def _hold(self, op: Linear, local: LocalGemm) -> None:
-        """Its weights, as parameters where they are trained and as bytes where they are not."""
+        """Add the weights of an operator: as parameters where they are trained, as bytes where they are not."""
         if local.expert and self.columns.shadowed is not None:
             copies = local.fetched * (self.columns.shadowed > 0)
             self.frozen_experts = self.frozen_experts + copies * self.formats.weights

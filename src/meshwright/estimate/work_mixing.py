@@ -41,7 +41,7 @@ class MixingPricing(LayerSums):
         self.activation_bytes = self.precision.bytes_of("activations")
 
     def watch(self, op: CoreAttention | Scores | Scan, local: LocalAttention | LocalScores | LocalScan) -> None:
-        """For those who want to know what falls to one rank; sums do not need it."""
+        """Called with what falls to one rank, for subclasses that record it; sums do not need it."""
 
     def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
         """Attention between queries and keys."""

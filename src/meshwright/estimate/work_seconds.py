@@ -29,9 +29,9 @@ class Product(NamedTuple):
     n: Column
     k: Column
     groups: Column
-    """Of them."""
+    """Number of the products."""
     output_bytes: float
-    """Per element written."""
+    """Bytes per element written."""
     quantised: bool
     """Whether they run in the compute format."""
 
@@ -42,7 +42,7 @@ class Device(NamedTuple):
     roof: compute.Roof
     tiles: compute.Tiles
     input_bytes: float
-    """Per element read."""
+    """Bytes per element read."""
 
 
 def products_s(products: Sequence[Product], rows: int, device: Callable[[bool], Device]) -> list[Rows]:
@@ -126,21 +126,21 @@ class WorkSeconds:
     """Parameter tensors that are trained, of one rank."""
     expert_tensors: Rows | float
     replicated_parameters: Rows
-    """Of the dense ones: their gradients are summed over tensor ranks."""
+    """Dense parameters whose gradients are summed over tensor ranks."""
     frozen_dense_bytes: Rows
-    """Of weights that are not trained, as they are stored."""
+    """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Rows
     transient_bytes: Rows
     """Working memory of the largest operator, forward or backward."""
     hidden_s: Rows
-    """Of exchanges that run beside another micro-batch: what is exposed, too, forward and backward together, where a
-    forward or a backward has no partner."""
+    """Exchanges that run beside another micro-batch: exposed, forward and backward together, where a forward or a
+    backward has no partner."""
     stashed_bytes: Rows
-    """That exchanges brought and that stay for backward, instead of exchanges that are repeated."""
+    """Bytes that exchanges brought and that stay for backward, instead of exchanges that are repeated."""
     lockstep_s: tuple[Rows, Rows]
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
     uneven_s: tuple[Rows, Rows]
-    """Of it, what differs between micro-batches: attention of a mean one, forward and backward."""
+    """The part of `lockstep_s` that differs between micro-batches: attention of a mean one, forward and backward."""
     core: CoreParts
     """Attention that other workers can share."""
 
@@ -150,13 +150,13 @@ class CoreParts:
     """Attention whose work grows along the sequence, of a micro-batch or its section on one rank."""
 
     query_bytes: Rows | float = 0.0
-    """Its queries, as its outputs."""
+    """Bytes of the queries; the outputs have as many."""
     key_bytes: Rows | float = 0.0
     """Keys and values of as many tokens."""
     forward_s: Rows | float = 0.0
     backward_s: Rows | float = 0.0
     module: str = ""
-    """That recompute may repeat."""
+    """Module of the attention, which recompute may repeat."""
 
 
 @dataclass(slots=True)
@@ -165,9 +165,9 @@ class LayerCompute:
 
     rows: int
     experts: dict[str, Rows] = field(default_factory=dict)
-    """Of routed experts, by phase."""
+    """Seconds of routed experts, by phase."""
     shared: dict[str, Rows] = field(default_factory=dict)
-    """Of shared experts, by phase."""
+    """Seconds of shared experts, by phase."""
 
     def add(self, what: dict[str, Rows], phase: str, seconds: Rows) -> None:
         """Count seconds of one of the two."""

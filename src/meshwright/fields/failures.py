@@ -70,7 +70,7 @@ class FailureSpec(FieldKind):
         return Failures(**found)
 
     def _rate(self, name: str, text: str) -> float:
-        """Per device and hour."""
+        """The rate per device and hour."""
         match = _RATE.fullmatch(text)
         unit = match[3].lower() if match else ""
         if match is None or unit not in HOURS:

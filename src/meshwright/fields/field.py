@@ -18,7 +18,7 @@ class Field:
     """One thing that may be asked, as the command line and Python spell it."""
 
     name: str = ""
-    """In Python; taken from the attribute it is declared as."""
+    """Name in Python; taken from the attribute it is declared as."""
     help: str | Callable[[], str] = ""
     """One sentence; a function where a catalogue says it."""
     kind: FieldKind = FieldKind()
@@ -26,9 +26,9 @@ class Field:
     usual: str = ""
     """What holds where it is not given, in words."""
     option: str = ""
-    """On the command line; made of the name unless it says otherwise."""
+    """Name on the command line; made of the Python name unless it is given."""
     short: str = ""
-    """Its one-letter option."""
+    """One-letter option."""
     metavar: str = ""
     required: str | None = None
     """How to say it, where it must be given; None where it need not."""

@@ -18,7 +18,7 @@ class MemorySize(FieldKind):
     annotation: str = "float | str"
 
     def read(self, name: str, value: Any) -> float:
-        """In bytes."""
+        """Memory in bytes."""
         from meshwright.units import size_bytes
 
         found = size_bytes(value) if isinstance(value, str) else _number(value)
@@ -55,7 +55,7 @@ class PcieSlot(FieldKind):
     annotation: str = "float | str"
 
     def read(self, name: str, value: Any) -> float:
-        """In bytes per second and direction."""
+        """Bandwidth in bytes per second and direction."""
         from meshwright.formats.host import slot_bytes_per_s
 
         found = slot_bytes_per_s(value) if isinstance(value, str) else _number(value)

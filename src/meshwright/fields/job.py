@@ -299,7 +299,7 @@ class SpaceFields:
     )
 
     def keywords(self) -> dict[str, Any]:
-        """As functions of a space take them."""
+        """The fields as functions of a space take them."""
         return {
             "pin": self.pin,
             "forbid": self.forbid,
@@ -320,6 +320,6 @@ class OutputFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFields(OutputFields):
-    """Likewise, of verbs that answer again."""
+    """Output fields of verbs that answer again."""
 
     watch: bool = ask("Answer again whenever a file that was read changes, until interrupted.", Flag(), rare=True)

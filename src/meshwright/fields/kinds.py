@@ -17,9 +17,9 @@ MAX_WHOLE = 10**12
 MAX_NUMBER = 1e30
 TEXTS = "str | Iterable[str]"
 PAIRS = "str | Iterable[str] | Mapping[str, object]"
-"""Of texts `name=value`."""
+"""Annotation of texts `name=value`."""
 SEVERAL = re.compile(r"Iterable|Mapping|PlanLike|Source")
-"""In the annotation of a value that may also be a list or a table."""
+"""Marks the annotation of a value that may also be a list or a table."""
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -67,13 +67,13 @@ class Spec(FieldKind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag(FieldKind):
-    """On where it is given."""
+    """A switch, on where it is given."""
 
     metavar: str = ""
     annotation: str = "bool"
 
     def read(self, name: str, value: Any) -> Any:
-        """As it is."""
+        """The value as it is."""
         return value
 
 
@@ -107,7 +107,7 @@ class Devices(FieldKind):
     annotation: str = "str | Mapping[str, int]"
 
     def read(self, name: str, value: Any) -> Any:
-        """As text: `8xH100,8xA100-80`."""
+        """The devices as text: `8xH100,8xA100-80`."""
         if isinstance(value, int) and not isinstance(value, bool):
             raise self.wrong(name, value, "it says how many of which device", f"for example {name}='{value}xH100'")
         if not isinstance(value, Mapping):
@@ -214,7 +214,7 @@ class Duration(FieldKind):
     """Whether the unit must be there."""
 
     def read(self, name: str, value: Any) -> float:
-        """In seconds."""
+        """Duration in seconds."""
         number, scale = math.nan, 1.0
         if isinstance(value, str):
             match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zµ]*)\s*", value[:64])

@@ -12,7 +12,7 @@ _WATTS = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(k?W)?\s*")
 _CARBON = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(k?g)(?:\s*CO2e?)?\s*/\s*(k|M)Wh\s*")
 MOST_W = 20_000.0
 MOST_KG = 5.0
-"""Of CO2-equivalent in a kWh: lignite is about 1.2; above it the unit is another."""
+"""Highest CO2-equivalent of a kWh: lignite is about 1.2; above it the unit is another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Watts(FieldKind):
     annotation: str = "float | str"
 
     def read(self, name: str, value: Any) -> float:
-        """In watts."""
+        """Power in watts."""
         match = _WATTS.fullmatch(value[:40]) if isinstance(value, str) else None
         found = float(match[1]) * (1e3 if match[2] == "kW" else 1.0) if match else real(value)
         if not 0 < found <= MOST_W:
@@ -40,7 +40,7 @@ class CarbonIntensity(FieldKind):
     annotation: str = "float | str"
 
     def read(self, name: str, value: Any) -> float:
-        """In kg per kWh."""
+        """Carbon intensity in kg per kWh."""
         match = _CARBON.fullmatch(value[:40]) if isinstance(value, str) else None
         # A text without its unit could be grams or kilograms.
         found = real(value)

@@ -18,7 +18,7 @@ class JobOfScript(FieldKind):
     annotation: str = "int | str"
 
     def read(self, name: str, value: Any) -> str:
-        """As text."""
+        """The value as text."""
         number = isinstance(value, int) and not isinstance(value, bool)
         if (number and value < 1) or not (number or (isinstance(value, str) and value.strip())):
             raise self.wrong(

@@ -13,7 +13,7 @@ from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults
 from meshwright.units import GIGA, significant
 
 DeviceLookup = Callable[[str], DeviceSpec]
-"""From a name or alias to the device; raises UnsupportedError for an unknown name."""
+"""Finds a device by its name or alias; raises UnsupportedError for an unknown name."""
 
 MAX_GROUPS = 64
 _EXAMPLE = "for example 64xH100, 8x8xH100 (8 nodes of 8) or 32xA100-80,64xH100"
@@ -56,7 +56,7 @@ class GroupLinks:
 
     intra_bytes_per_s: float | None = None
     host_bytes_per_s: float | None = None
-    """Between devices of a node that share no scale-up domain."""
+    """Bandwidth between devices of a node that share no scale-up domain."""
     inter_bytes_per_s: float | None = None
     inter_latency_s: float | None = None
     scaleup_domain: int | None = None
@@ -108,7 +108,7 @@ def host_links(groups: Sequence[NodeGroup]) -> Iterator[LinkSpec]:
 
 
 def links_in_host(named: Sequence[tuple[str, DeviceSpec]]) -> Iterator[LinkSpec]:
-    """As `host_links`, of devices by the names of their groups."""
+    """Links through the host, as `host_links`, for devices by the names of their groups."""
     for (first, one), (second, other) in itertools.combinations(named, 2):
         nodes = [device.node or UNKNOWN_NODE for device in (one, other)]
         yield LinkSpec(

@@ -46,7 +46,7 @@ from meshwright.specs.transports import Transport, transports
 from meshwright.units import GIB, GIGA, MICRO
 
 DEFAULT_LATENCY_US = 20.0
-"""Between groups, where a link says its speed and not its latency."""
+"""Latency between groups, where a link says its speed and not its latency."""
 
 
 def cluster_from_table(

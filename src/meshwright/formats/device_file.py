@@ -27,7 +27,7 @@ from meshwright.specs.device import DeviceSpec, KernelEfficiency, LinkProtocols,
 from meshwright.units import GIB, GIGA, MICRO, TERA
 
 EfficiencyLookup = Callable[[str], KernelEfficiency]
-"""From the name of an architecture generation to the efficiency of its kernels."""
+"""Finds the efficiency of kernels by the name of an architecture generation."""
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 

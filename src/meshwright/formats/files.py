@@ -18,13 +18,13 @@ from meshwright.errors import InputError, UnsupportedError
 MAX_BYTES = 16 * 1024**2
 """Nothing this package reads as text comes near it; larger files are refused unread."""
 LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
-"""Of tables of keys, by the ending of their file."""
+"""Languages of tables of keys, by the ending of their file."""
 PIPE_WAIT_S = 30.0
 """A pipe has to be written whole in it: nobody may ever write into one that has a name."""
 MOST_VALUES = 1_000_000
-"""Of a YAML file, each alias counted as all that it names."""
+"""Most values of a YAML file, each alias counted as all that it names."""
 MOST_PIPES = 8
-"""Whose contents are kept at a time."""
+"""Most pipes whose contents are kept at a time."""
 _NUMBERED = re.compile(r"/(?:dev|proc/[^/]+)/fd/\d+")
 _YAML_START = re.compile(r"""(?:%YAML|---(?:\s|$)|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
 _written: dict[tuple[int, int], bytes] = {}
@@ -133,7 +133,7 @@ def opened(path: str | Path) -> IO[bytes]:
 
 
 def _wait(number: int, end_s: float) -> None:
-    """Until a pipe has something to read or is closed.
+    """Wait until a pipe has something to read or is closed.
 
     Raises:
         TimeoutError: it has not at that moment of the monotonic clock.

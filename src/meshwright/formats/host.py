@@ -11,10 +11,10 @@ from meshwright.units import rate_bytes_per_s, size_bytes
 _SLOT = re.compile(r"\s*(?:(?:gen|pcie)\s*)?([1-7])(?:\.0)?\s*[xX×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of one lane and direction, after line coding. Source: PCI Express base specifications 1.0 to 6.0."""
+"""Bandwidth of one lane and direction, after line coding. Source: PCI Express base specifications 1.0 to 6.0."""
 PCIE_REACHED = 0.76
-"""Of a slot's nominal rate that copies from pinned memory reach: 24 of 31.5 GB/s on 4.0 x16, 12 of 15.8 on 3.0 x16
-(bandwidthTest of the CUDA samples, as the device files cite it)."""
+"""Share of a slot's nominal rate that copies from pinned memory reach: 24 of 31.5 GB/s on 4.0 x16, 12 of 15.8 on 3.0
+x16 (bandwidthTest of the CUDA samples, as the device files cite it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ class Entry:
     """A key of a file with its value, by where they stand in the text."""
 
     start: int
-    """Of the key."""
+    """Where the key begins."""
     value: int
     """Where the value begins."""
     end: int
-    """Behind the value."""
+    """Index behind the end of the value."""
     table: bool = False
     braces: bool = False
     """A table in braces."""
@@ -43,7 +43,7 @@ class KeyText:
     values: Mapping[str, Any]
     """What every key holds, by dotted path."""
     joint: str = ": "
-    """Between a key and its value."""
+    """What stands between a key and its value."""
 
     def with_value(self, path: str, value: Any) -> str | None:
         """The text with a key of this value; None where it cannot be written in place.
@@ -170,7 +170,7 @@ def _json_entries(text: str) -> dict[Path, Entry]:
         return match.end() if match is not None else at
 
     def table(at: int, path: Path) -> int:
-        """Behind the table that begins here."""
+        """Add the keys of the table that begins here; the index behind it."""
         at = skip(at + 1)
         while text[at] != "}":
             name, behind = decoder.raw_decode(text, at)
@@ -215,7 +215,7 @@ def _yaml_entries(text: str, root: Any) -> dict[Path, Entry]:
     found: dict[Path, Entry] = {}
 
     def table(node: Any, path: Path) -> int:
-        """Behind the last value of a table."""
+        """Add the keys of a table; the index behind its last value."""
         end = node.end_mark.index if node.flow_style else node.start_mark.index
         for key, value in node.value:
             own = (*path, str(key.value))

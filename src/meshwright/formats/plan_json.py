@@ -45,10 +45,10 @@ class MadeWith:
     """Hashes of what a plan rests on, as it was when the plan was made."""
 
     model: str
-    """Of the model, or of the measured layers, that the document holds."""
+    """Hash of the model, or of the measured layers, that the document holds."""
     cluster: str
     calibration: str
-    """Of the calibration that priced it."""
+    """Hash of the calibration that priced the plan."""
     library: tuple[tuple[str, str], ...] = ()
     """What the library holds under the names of the plan: `model llama-3.1-8b`, `device H100`, each with its hash."""
 
@@ -216,7 +216,7 @@ def _texts(job: PlannedJob) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _record_text(record: ModelSpec | ClusterSpec) -> str:
-    """Of a noun that documents share: written once, as the documents of many plans and estimates hold it."""
+    """JSON of a record that documents share: written once, as the documents of many plans and estimates hold it."""
     return canonical_json(plain_record(record))
 
 

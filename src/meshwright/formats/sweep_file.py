@@ -52,7 +52,7 @@ class Complete:
     design: int
     rows: int
     about: Mapping[str, Any]
-    """Its names, what was found, and why it has no rows if it has none."""
+    """Names of the design, what was found, and why it has no rows if it has none."""
 
     def to_dict(self) -> dict[str, Any]:
         """As data."""
@@ -65,11 +65,11 @@ class SweepFile:
 
     path: Path
     schema: str
-    """Of the answer, with its version."""
+    """Schema of the answer, with its version."""
     columns: Callable[[], Any]
     """Makes the Arrow schema of the rows."""
     fingerprint: str
-    """Of the question: a file is only gone on with under the same."""
+    """Fingerprint of the question: a file is only gone on with under the same."""
     complete: list[Complete] = field(default_factory=list)
     """Designs whose rows are on the disk or will be, those of earlier runs included."""
     _own: PartsFolder | None = None

@@ -62,7 +62,7 @@ def count_beside(folder: str | os.PathLike[str], config: Mapping[str, object]) -
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    """Those of a folder that a pattern names, in order; pipes of such a name hold no weights."""
+    """Files of a folder that a pattern names, in order; pipes of such a name hold no weights."""
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 

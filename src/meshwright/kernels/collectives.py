@@ -153,17 +153,17 @@ class GroupLines:
 
     @cached_property
     def gather(self) -> Lines:
-        """Of all-gathers and reduce-scatters."""
+        """Lines of all-gathers and reduce-scatters."""
         return all_gather_lines(inside=self.inside, rates=self.rates)
 
     @cached_property
     def sum(self) -> Lines:
-        """Of all-reduces."""
+        """Lines of all-reduces."""
         return all_reduce_lines(inside=self.inside, rates=self.rates)
 
     @cached_property
     def exchange(self) -> Lines:
-        """Of all-to-alls."""
+        """Lines of all-to-alls."""
         return all_to_all_lines(inside=self.inside, rates=self.rates)
 
 

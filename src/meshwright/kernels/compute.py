@@ -23,7 +23,7 @@ class Roof:
     peak_flop_per_s: Column
     """Dense peak of the data type."""
     max_fraction: Column
-    """Of the peak that the best shapes reach, 0-1."""
+    """Share of the peak that the best shapes reach, 0-1."""
     memory_bytes_per_s: Column
     """Achieved memory bandwidth."""
     launch_s: Column
@@ -48,7 +48,7 @@ class Tiles:
     k_half: Column
     """Contraction length that takes as long as the prologue and epilogue of a tile; half speed at k = k_half."""
     wave_loss: Column = 0.1
-    """Of a wave, what a grid that does not fill its last wave loses at most."""
+    """Largest loss of a grid that does not fill its last wave, as a share of the wave."""
     joint: float = np.inf
     """Exponent with which compute and memory time join; infinite where one hides behind the other whole."""
 
@@ -79,7 +79,7 @@ class AttentionBlocks:
     """How fused attention is cut into blocks of queries."""
 
     queries: Column
-    """In a block."""
+    """Queries in a block."""
     units: Column
     """Blocks the device works on at once (multiprocessors)."""
     dim_half: Column
@@ -87,7 +87,7 @@ class AttentionBlocks:
     keys_half: Column
     """Keys per query at which half of it is reached."""
     tail: Column = 0.0
-    """Of the block with most keys, what the device waits for it at the end."""
+    """Share of the block with most keys that the device waits for at the end."""
 
 
 def gemm_s(

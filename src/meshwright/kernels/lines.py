@@ -92,7 +92,7 @@ class Lines:
     latency_s: Float[np.ndarray, "algorithms *groups"]
     """Base latency included."""
     s_per_byte: Float[np.ndarray, "algorithms *groups"]
-    """Per byte of S."""
+    """Seconds per byte of S."""
 
     def take(self, rows: Int[np.ndarray, "*rows"]) -> Lines:
         """The lines of the group that each row names, when groups are numbered along one axis."""

@@ -12,7 +12,7 @@ CANDIDATES = 16
 """Longest times of a micro-batch that are tried."""
 
 Seconds = Callable[[Int[np.ndarray, " counts"], int], Float[np.ndarray, " counts"]]
-"""Of micro-batches of so many sequences, each padded to a length."""
+"""Seconds of micro-batches of so many sequences, each padded to a length."""
 
 
 def grouped(

@@ -16,11 +16,11 @@ from itertools import accumulate, pairwise
 from meshwright.kernels.partition import EQUAL_FRACTION, balanced_partition
 
 BLOCKS_PER_WORKER = (2, 3, 4, 8)
-"""To how many blocks chains are coarsened."""
+"""Numbers of blocks per worker to which chains are coarsened."""
 LEAST_GAIN = 0.005
 """Part of the weight of a cut between neighbours that a partition with more boundaries must save."""
 MOST_STAGES = 24
-"""Of chains whose layers also move between stages that are not neighbours, through those between them."""
+"""Most stages of chains whose layers also move between stages that are not neighbours, through those between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def _packed(ordered: list[int], spaces: list[int], number: int, rows: list[int])
 def drawn_lengths(
     lengths: Int[np.ndarray, " lengths"], shares: Float[np.ndarray, " lengths"], count: int
 ) -> Int[np.ndarray, " sequences"]:
-    """So many sequences in the proportions of their shares, ascending: the quantiles (i + 1/2) / count.
+    """Lengths of so many sequences in the proportions of their shares, ascending: the quantiles (i + 1/2) / count.
 
     Args:
         lengths: ascending.
@@ -137,7 +137,7 @@ def drawn_lengths(
 def strata(
     lengths: Int[np.ndarray, " lengths"], shares: Float[np.ndarray, " lengths"], count: int
 ) -> Float[np.ndarray, " sequences"]:
-    """So many sequences that have the mean of a distribution: each the mean of one of `count` strata of equal share.
+    """Lengths with the mean of a distribution: each the mean of one of `count` strata of equal share.
 
     Args:
         lengths: ascending.

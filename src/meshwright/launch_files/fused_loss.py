@@ -14,7 +14,7 @@ from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.job import Job
 
 SWITCHES = (*PIECES, "liger_fused_linear_cross_entropy")
-"""Those of trainers' options, and Axolotl's."""
+"""Switches of trainers' options, and Axolotl's."""
 _ON = ("true", "given", "1", "")
 
 

@@ -126,7 +126,7 @@ _STORED = re.compile(
 """What names of models say of weights that are stored quantized."""
 _OTHERWISE = re.compile(r"(?i)(?:^|[-_.])(?:aqlm|exl2|gguf|ggml|[23]-?bit|int[23])(?=[-_.]|$)")
 _CACHED = re.compile(r"^models--")
-"""Of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
+"""Start of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
 _TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|mcore|awq|gptq|bnb|int[48]|[48]bit)(?=[-_.]|$)", re.I)
 """Parts of names of what was made of a model by training, or stored in another form: its shape is the model's."""
 _TOKENIZER_FILE = re.compile(r"tokenizer[\w.-]*")

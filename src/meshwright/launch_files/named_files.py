@@ -25,7 +25,7 @@ class NamedFiles:
     """The files around a launch file, by the paths that it names."""
 
     folder: Path | None
-    """Of the launch file; None for text that is in no file."""
+    """Folder of the launch file; None for text that is in no file."""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Where a path was found otherwise than it says from the folder, seen from there; filled as files are read."""
 

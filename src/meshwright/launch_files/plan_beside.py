@@ -27,7 +27,7 @@ class PlanBeside:
     job: Job
     target: str
     names: tuple[str, ...]
-    """Of all files that the target writes for the plan."""
+    """Names of all files that the target writes for the plan."""
 
     @classmethod
     def of(cls, source: str | os.PathLike[str], among: Iterable[str] = TARGETS) -> PlanBeside | None:

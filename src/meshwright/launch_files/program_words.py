@@ -17,7 +17,7 @@ CONFIG_NAME = re.compile(r"[^=\s]+\.(?:h?json|ya?ml|toml)$")
 
 
 def not_here(path: str, launch: Launch) -> Problem:
-    """That a file which a program is started with is not here."""
+    """The problem that a file which a program is started with is not here."""
     why = f"it says what the command does not ({launch.place})"
     return Problem(what=f"{path[-80:]} is not here", why=why, fix="put it beside the script", field="source")
 
@@ -65,7 +65,7 @@ _OF_OTHER_HEADS = re.compile(
     r"(?:^|[_.-])(?:embeddings?|clip|rerank(?:er)?|retriev(?:er|al)|classif\w*|scorers?|glue|squad|ner|mlm|swag|superglue)"
     r"(?=[_.-]|$)"
 )
-"""In names of such programs."""
+"""Marks in the names of such programs."""
 
 
 def of_other_heads(launch: Launch) -> Iterator[Problem]:

@@ -127,7 +127,7 @@ class StartedWith:
     files: Mapping[str, str] = field(default_factory=dict)
     """The target's own first; options of its trainer as the file they could stand in."""
     written: frozenset[str] = frozenset()
-    """Those that the script writes itself."""
+    """Files that the script writes itself."""
     options: TrainerOptions = field(default_factory=TrainerOptions)
     """Options of the program."""
     unknown: Mapping[str, Unknown] = field(default_factory=dict)

@@ -34,10 +34,10 @@ SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What of a script's run its text does not say."""
+    """What part of a script's run its text does not say."""
 
     arguments: tuple[str, ...] | None = None
-    """Its `$1` and on; None where nobody said them."""
+    """Values of `$1` and on; None where nobody said them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the environment, by name."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -109,12 +109,12 @@ class LaunchSource:
 
     @property
     def name(self) -> str:
-        """Of the file; empty for text that is in no file."""
+        """Name of the file; empty for text that is in no file."""
         return next(iter(self.files))
 
     @property
     def text(self) -> str:
-        """Of the file."""
+        """Text of the file."""
         return self.files[self.name]
 
     @property

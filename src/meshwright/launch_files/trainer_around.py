@@ -19,7 +19,7 @@ class Around:
     """What the launcher's own configuration says."""
 
     keys: Mapping[str, object]
-    """As keys of the trainer's file."""
+    """Keys of the trainer's file."""
     started: int | None
     """Processes."""
 

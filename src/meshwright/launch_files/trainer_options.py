@@ -31,14 +31,14 @@ from meshwright.launch_files.trainer_option_names import (
 from meshwright.units import number_or_word
 
 _FOR_ADAPTERS = re.compile(r"(?:^|[_.-])(?:q?lora|peft)(?=[_.-]|$)")
-"""In names of programs that train nothing but adapters."""
+"""Marks the names of programs that train nothing but adapters."""
 _MADE = (*MAKES_ENGINE, "offload")
 _ADAM = re.compile(r"(?i)(?:fused_?|torch\.optim\.|deepspeed_?cpu_?)?adamw?(?:_torch|_fused|_torch_fused|_hf)?")
 """Names of Adam: any other optimizer has other states."""
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
-"""Of `key=value`, as programs take it that are started with a file of keys."""
+"""Key of `key=value`, as programs take it that are started with a file of keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class TrainerOptions:
     rest: tuple[str, ...] = ()
     """Options that nobody here knows."""
     split: Mapping[str, int] = field(default_factory=dict)
-    """Those of them that are degrees of a parallel strategy, and more than 1."""
+    """Unknown options that are degrees of a parallel strategy, and more than 1."""
     changes: Mapping[str, str] = field(default_factory=dict)
-    """Those of them that change what is trained, stored, recomputed or split, with their values."""
+    """Unknown options that change what is trained, stored, recomputed or split, with their values."""
     factory: bool = False
-    """They are of a program of LLaMA-Factory."""
+    """Whether they are of a program of LLaMA-Factory."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where arguments and the rest of the job are written."""
     spelled: Mapping[str, str] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class _Collected:
     places: dict[str, str] = field(default_factory=dict)
     spelled: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
-    """Those of DeepSpeed-Chat that say where adapters are."""
+    """Options of DeepSpeed-Chat that say where adapters are."""
     opened: dict[str, Open] = field(default_factory=dict)
     """What is not known, by name."""
     named: dict[str, _Named] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from meshwright.formats.megatron.records import command_of, key_line
 TRAINER = "trl"
 """The record of a trainer's options."""
 SWIFT = "swift-args"
-"""Those of ms-swift."""
+"""Name of ms-swift's files of options."""
 SUFFIXES = (".json", ".yaml", ".yml")
 INLINE = "ds_config_in_{name}.json"
 """Name of the configuration of DeepSpeed that stands in a file of options itself."""

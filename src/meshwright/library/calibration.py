@@ -26,7 +26,7 @@ MAX_PROBLEMS = 20
 FITTED = ("value", "low", "high", "prior")
 TINY, LARGE = 1e-30, 1e30
 MOST_WEIGHT = 100.0
-"""Of a doubt: a range e^100 times as wide says no more."""
+"""Largest weight of a doubt: a range e^100 times as wide says no more."""
 """Numbers of a fit are physical: seconds, shares and counts stay far within."""
 PACKAGED = Path(__file__).parent / "data" / "calibration.json"
 

@@ -90,7 +90,7 @@ def devices(calibration: Calibration | None = None) -> tuple[DeviceSpec, ...]:
 
 
 def larger_devices(memory_bytes: float, vendor: str, calibration: Calibration | None = None) -> tuple[DeviceSpec, ...]:
-    """Those of `devices` that a maker sells with more memory than so much; files of others are not read to the end.
+    """Devices of a maker with more memory than so much, out of `devices`; files of others are not read to the end.
 
     Args:
         memory_bytes: of the device that is too small.

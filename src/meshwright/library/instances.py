@@ -20,11 +20,11 @@ class Instance:
 
     name: str
     device: str
-    """Its name in the library."""
+    """Name of the device in the library."""
     devices: int
     fabric_name: str
     fabric_bytes_per_s: float
-    """Of each device and direction: its share of the node's network."""
+    """Bandwidth of each device and direction: its share of the node's network."""
     source: str
 
 

@@ -79,7 +79,7 @@ def _library(job: PlannedJob) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=64)
 def _device_hash(known: DeviceSpec) -> str:
-    """Without what a calibration finds, which is in its own hash: with what that starts from."""
+    """Hash of a device without what a calibration finds, which is in its own hash: with what that starts from."""
     return record_hash(replace(known, efficiency=published_efficiency(known.efficiency.generation)))
 
 

@@ -29,7 +29,7 @@ MOST = 1e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Of one device and hour."""
+    """Price of one device and hour."""
 
     usd: float
     date: str

@@ -71,7 +71,7 @@ class Module:
 
     names: tuple[str, ...]
     outputs: Units
-    """Of the operator, or the part that it makes."""
+    """Outputs of the operator, or of the part that the module makes."""
     single: bool = True
     """Whether model classes have it as a product of its own; False for a name of several together."""
 
@@ -167,7 +167,7 @@ class Adapted:
     module: Module
     rank: int
     on_weight: bool
-    """It is added to the whole weight before each product."""
+    """Whether it is added to the whole weight before each product."""
 
 
 def adapted(op: Linear, lora: Lora) -> Iterator[Adapted]:

@@ -86,5 +86,5 @@ def _projections(stream: Stream, projections: tuple[Projection, ...], rate: floa
 
 
 def _thinned(tokens: StreamTokens, rate: float) -> StreamTokens:
-    """As many sequences with a share of the tokens in each."""
+    """The same number of sequences with a share of the tokens in each."""
     return replace(tokens, length=max(1, round(tokens.length * rate)))

@@ -23,7 +23,7 @@ from meshwright.specs.workload import Workload
 MOST_BOUNDS = 4096
 """Bounds that are kept: those of every count, of trainers that are asked one after the other."""
 KEPT_ROWS = 8192
-"""Of one count, which take up to about a megabyte."""
+"""Rows kept for one count, which take up to about a megabyte."""
 
 
 class OutOfLimitsError(Exception):

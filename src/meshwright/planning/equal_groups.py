@@ -68,7 +68,7 @@ def _as_one(run: list[NodeGroup]) -> NodeGroup:
 
 
 def _mean(values: Sequence[float | None], run: Sequence[NodeGroup]) -> float | None:
-    """Over the nodes of the groups; None where one is not known."""
+    """Mean over the nodes of the groups; None where one value is not known."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

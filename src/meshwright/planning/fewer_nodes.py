@@ -19,7 +19,7 @@ HALF = 0.5
 SMALL = 32
 """Devices of a cluster of several groups that may leave any number of them idle."""
 ROUND_NODES = (2, 4, 8, 16)
-"""In a larger cluster, groups are planned with numbers of nodes that one of these divides, too."""
+"""Divisors of the numbers of nodes that are planned in larger clusters."""
 LEAST_NEAR = 0.85
 """Share of the nodes of a group that such a number is at least."""
 

@@ -204,4 +204,4 @@ def _with_adapters(job: JobFields, target: Target) -> JobFields:
 
 _JAX = "xla"
 _OF_TRANSFORMERS = ("pytorch-eager", "pytorch-eager-no-sync")
-"""Of targets whose models are those of the transformers library."""
+"""Software of the targets whose models are those of the transformers library."""

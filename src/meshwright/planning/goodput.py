@@ -42,7 +42,7 @@ USUAL = {
 LEAST = 1e-3
 """Share of a run; one of which less is left would never end."""
 _TINY = 1e-100
-"""In place of a share of 0, whose logarithm and days would be infinite."""
+"""Stands for a share of 0, whose logarithm and days would be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

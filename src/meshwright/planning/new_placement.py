@@ -33,10 +33,10 @@ class NewPlacement(NamedTuple):
     moved: int
     """Experts that change ranks, of all layers."""
     experts: int
-    """Of all layers."""
+    """Experts of all layers."""
     moving_s: float
     saved_s: float
-    """Per step."""
+    """Seconds saved per step."""
 
     @property
     def pays_after(self) -> int | None:

@@ -33,7 +33,7 @@ class PlanQuestion:
 
     @property
     def of_trainers(self) -> tuple[str, ...]:
-        """Whose trainer prices the plan, and what another takes."""
+        """Assumptions on whose trainer prices the plan, and what another takes."""
         return tuple(note.value for note in self.inputs.assumptions if note.name == "trainer")
 
     @property

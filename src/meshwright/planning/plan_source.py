@@ -55,7 +55,7 @@ def job_of(plan: PlanLike) -> tuple[Job, tuple[str, ...]]:
 
 
 def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
-    """As `job_of`, for those who price plans of measured layers too.
+    """The job that a plan names, as `job_of` reads it, including plans of measured layers.
 
     Raises:
         InputError: the file cannot be used, or the one-line form stands where a file is needed.
@@ -78,7 +78,7 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
 def named_job(
     plan: PlanLike | PlanRow, asked: JobFields, like: PlannedJob | None = None
 ) -> tuple[PlannedJob, tuple[str, ...]]:
-    """As `planned_job`, and for plans of one line, whose model, cluster and workload are said beside them.
+    """The job that a plan names, as `planned_job` reads it, including plans of one line beside their model and cluster.
 
     Args:
         plan: a job, an entry of an answer, a plan file, a row or its one-line form.

@@ -50,7 +50,7 @@ class Pricer:
 
     @classmethod
     def of(cls, job: Job) -> Pricer:
-        """For variants of a job."""
+        """The pricer of a job's variants."""
         return cls(job.model, job.cluster, job.workload, job.plan.devices)
 
     def price(self, row: PlanRow) -> Priced:

@@ -16,11 +16,11 @@ from meshwright.targets import FINE_TUNING, TARGETS
 ASKED = ("megatron", *FINE_TUNING)
 """Frameworks that are asked, in the order in which they are named."""
 ON_MANY = ("megatron", "bridge", "torchtitan", "automodel", "deepspeed")
-"""Those asked about more devices than people fine-tune on."""
+"""Targets asked about more devices than people fine-tune on."""
 
 
 ON_TPUS = ("maxtext",)
-"""Those asked about devices of Google."""
+"""Targets asked about devices of Google."""
 
 
 def asked_about(cluster: ClusterSpec) -> tuple[str, ...]:

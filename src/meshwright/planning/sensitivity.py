@@ -74,7 +74,7 @@ class ClusterNumber:
     name: str
     basis: Basis
     value: float
-    """As it is stated."""
+    """The number as it is stated."""
     unit: str
     """`B/s`, or `share` of a peak."""
     make: Callable[[float], ClusterSpec]
@@ -137,7 +137,7 @@ class _Scaled:
 
     @property
     def value(self) -> float:
-        """As it is stated."""
+        """The number as it is stated."""
         if self.domain is not None:
             return self.group.domains[self.domain].bandwidth_bytes_per_s
         field = "flash_forward_fraction" if self.name == "flash" else self.name
@@ -145,7 +145,7 @@ class _Scaled:
 
     @property
     def unit(self) -> str:
-        """Of the value."""
+        """Unit of the number."""
         return "share" if self.domain is None else "B/s"
 
     def __call__(self, factor: float) -> NodeGroup:

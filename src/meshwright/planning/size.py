@@ -41,7 +41,7 @@ MOST_SEARCHES = 24
 GIVING_UP = 3
 """Counts on either side that it takes to say that more devices no longer help."""
 STEP_AT_A_LIMIT = 2
-"""Between counts tried once a limit is reached: any that is enough will do then."""
+"""Factor between counts tried once a limit is reached: any that is enough will do then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class Sizing:
         return max(1, math.floor(min(flop / peak / wanted, BEYOND_COUNT)))
 
     def on(self, devices: int) -> ClusterSpec:
-        """So many devices: a part of a node, or whole nodes."""
+        """The cluster of so many devices: a part of a node, or whole nodes."""
         per_node = min(devices, self.group.devices_per_node)
         where = nodes_of(self.group.device, devices // per_node, per_node)
         priced = replace(
@@ -364,7 +364,7 @@ class Sized:
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:
-    """So many nodes of one kind of device, as its vendor builds them by default."""
+    """A cluster of so many nodes of one kind of device, as its vendor builds them by default."""
     usual = device.node.devices_per_node if device.node else 8
     per_node = per_node or usual
     group = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)

@@ -69,7 +69,7 @@ def _order(one: Sized) -> tuple[int, float]:
 
 
 def _least_s(one: Sized) -> tuple[bool, float]:
-    """Those with plans that fit first, then by their quickest step."""
+    """Sort key: those with plans that fit first, then by their quickest step."""
     sizing = one.sizing
     tried = [point.step_time_s for point in sizing.tried.values() if point.step_time_s is not None]
     least = min(tried or [point.step_time_s or 0.0 for point in sizing.bounds.values()])

@@ -274,7 +274,7 @@ class _Narrowed:
         """Leave out ways to recompute that are refused, and look for another selective one."""
 
         def refused(word: object) -> set[Problem]:
-            """Of blocks, how many layers one has says nothing of whether there are any."""
+            """Refusals of a way to recompute; layers of a block say nothing of whether blocks are refused."""
             if word != "block":
                 return self.refused(**recompute_fields(str(word)))
             problems = self.refused(recompute="block", recompute_layers=1)

@@ -19,7 +19,7 @@ def tied(ratio: float, best: StepPrice) -> bool:
 
 
 def time_difference(best: StepPrice, other: StepPrice) -> Reason:
-    """By what share another plan is slower (quicker where negative), and the parts of the step behind it."""
+    """Share by which another plan is slower (quicker where negative), and the parts of the step behind it."""
     ratio = other.step_time_s / best.step_time_s - 1.0
     return Reason.of("time difference", ratio=ratio, tied=tied(ratio, best), parts=differing_parts(best, other))
 

@@ -33,7 +33,7 @@ class _Tried:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """Those that fit first, the quickest of them; then by memory."""
+        """Sort key: plans that fit first, the quickest of them; then by memory."""
         measure = self.plan.step_time_s if self.plan.fits else self.plan.peak_memory_bytes
         return not self.plan.fits, math.inf if measure is None else measure
 
@@ -139,7 +139,7 @@ def _under(
 
 
 def _none_of(trainers: tuple[TrainerPlan, ...]) -> str:
-    """That nothing runs the plan, and why each does not; those with the same reason together."""
+    """A sentence that no trainer runs the plan, and why; trainers with the same reason together."""
     reasons: dict[str, list[str]] = {}
     for one in trainers:
         reasons.setdefault(one.why, []).append(_title(one.trainer))

@@ -60,12 +60,12 @@ class Searched:
 
     @property
     def title(self) -> str:
-        """As the trainer's own people write it."""
+        """Title of the trainer, as its own people write it."""
         return TARGETS[self.trainer].title
 
     @property
     def told(self) -> TrainerPlan:
-        """Its best plan, as the table of trainers has it."""
+        """The best plan as a row of the table of trainers."""
         best = self.plans.found.result.plans[0]
         line = best.row.format() if best.row is not None else "recompute per layer"
         return trainer_plan(self.trainer, line, best.estimate, fits=True)
@@ -170,7 +170,7 @@ def best_trainer(found: Sequence[UnderTrainer], aim: Aim) -> Searched | None:
 
 
 def trainer_reason(best: str, found: Sequence[str], job: JobFields) -> Reason:
-    """Whose plan an answer is.
+    """The reason that names the trainer of an answer's plan.
 
     Args:
         best: title of the trainer.

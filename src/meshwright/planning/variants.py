@@ -18,7 +18,7 @@ class Variant:
     lever: str
     """What is changed: `layers`, `micro-batches`, or the name of a setting of stages, as `tp` or `recompute`."""
     change: str
-    """In words, with its stages."""
+    """The change in words, with its stages."""
     plan: ExecutionPlan
 
 

@@ -42,7 +42,7 @@ from meshwright.specs.shardings import SHARDINGS, plain_shardings
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
 """Settings of a row that change by themselves; the data degree takes what they leave of the devices."""
 MOST_DEGREE = {"tp": 64, "cp": 64, "pp": 128, "ep": 512, "etp": 64}
-"""Beyond them nobody runs a degree, and the choices would be too many to look at."""
+"""Highest degrees that are offered: beyond them nobody runs one, and the choices would be too many to look at."""
 WORKLOAD: dict[str, FieldKind] = {
     "seq_len": SequenceLength(),
     "global_batch": Count(whole=True, example="1024"),
@@ -130,7 +130,7 @@ def _refuse_row_settings(asked: Mapping[str, Any]) -> None:
 
 
 def changed_job(job: Job, changes: Mapping[str, Any]) -> Job:
-    """As `changed_plan`, of a plan whose row is not at hand."""
+    """The changed job, as `changed_plan` makes it, of a plan whose row is not at hand."""
     return changed_plan(job, row_of(job.plan, job.model), changes)[0]
 
 

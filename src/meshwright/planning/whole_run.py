@@ -30,7 +30,7 @@ class WholeRun(Record):
     tokens: float
     steps: float
     days: float
-    """Of wall time: the steps and what failures and checkpoints add to them."""
+    """Days of wall time: the steps and what failures and checkpoints add to them."""
     days_low: float
     days_high: float
     goodput: Goodput
@@ -95,7 +95,7 @@ def preemptions_per_hour(cluster: ClusterSpec, estimate: StepPrice) -> float:
 
 
 def _endless(stated: Failures | None, working: Goodput) -> Problem:
-    """That failures leave nothing of the run."""
+    """The problem that failures leave nothing of the run."""
     away = "" if stated is None or stated.repair_s is None else f", {stated.repair_s / HOUR_S:,.6g} hours of repair"
     stops = working.failures_per_day + working.preemptions_per_day
     return Problem(

@@ -12,9 +12,9 @@ from meshwright.units import GIB, seconds, significant
 ROWS, COLUMNS = 10, 60
 """Characters of the drawing as text."""
 MARKS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Of the plans of a drawing as text, in the order of its list."""
+"""Marks of the plans of a drawing as text, in the order of its list."""
 COLOURS = ("#1f5fa8", "#b35900", "#2b7d4f", "#8a3b8f", "#5c5c5c")
-"""Of numbers of devices, the most first."""
+"""Colours of numbers of devices, the most first."""
 LEFT, TOP, WIDE, HIGH, RIGHT, BELOW = 70, 56, 520, 320, 170, 46
 
 

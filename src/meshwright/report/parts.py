@@ -78,7 +78,7 @@ def warning(text: str) -> Hanging:
 
 
 def stopped_lines(document: Mapping[str, Any], said: Collection[str] = ()) -> list[Hanging]:
-    """That a limit stopped what the document answers; nothing where none did.
+    """Warnings that a limit stopped what the document answers; nothing where none did.
 
     Args:
         document: the answer as data.

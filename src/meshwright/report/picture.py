@@ -71,7 +71,7 @@ class Picture:
     """What each chunk of each worker holds; empty for a schedule of its own."""
     spans: tuple[Span, ...] = ()
     memory: tuple[MemoryLine, ...] = ()
-    """Of each worker; empty where bytes are not known."""
+    """Memory of each worker; empty where bytes are not known."""
 
     noun: str = "worker"
     """What a row is called."""

@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 880, 410
 PLOT = (64, 34, 352, 280)
 """Left, top, width and height of the first panel."""
 GAP = 92
-"""Between the panels."""
+"""Pixels between the panels."""
 FLOOR, CEILING = 1e-4, 10.0
 """Least and largest regret drawn; less than the least is drawn as it."""
 

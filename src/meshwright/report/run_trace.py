@@ -22,7 +22,7 @@ class TracedInstruction(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """Name of the instruction."""
         ...
 
 
@@ -31,17 +31,17 @@ class TimedTask(Protocol):
 
     @property
     def place(self) -> int:
-        """In the list of its mesh."""
+        """Place in the list of its mesh."""
         ...
 
     @property
     def start_s(self) -> float:
-        """From the start of the step."""
+        """Seconds from the start of the step to its start."""
         ...
 
     @property
     def end_s(self) -> float:
-        """From the start of the step."""
+        """Seconds from the start of the step to its end."""
         ...
 
 
@@ -50,7 +50,7 @@ class Lists(Protocol):
 
     @property
     def lists(self) -> Sequence[Sequence[TracedInstruction]]:
-        """Of each mesh."""
+        """Instructions of each mesh."""
         ...
 
 

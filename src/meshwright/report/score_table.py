@@ -32,7 +32,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of one group of runs; shares from 0 to 1, None where nothing was predicted."""
+    """Score of one group of runs; shares from 0 to 1, None where nothing was predicted."""
 
     group: str
     runs: int
@@ -40,7 +40,7 @@ class Score:
     median_error: float | None
     """Median of |predicted / measured - 1|."""
     p90_error: float | None
-    """Its 90th percentile."""
+    """90th percentile of |predicted / measured - 1|."""
     bias: float | None
     """Median of predicted / measured - 1."""
     in_interval: float | None

@@ -51,12 +51,12 @@ class _Across:
 
     @property
     def scale(self) -> float:
-        """Of seconds to the figure's units."""
+        """Units of the figure per second."""
         return PLOT / (self.to_s - self.from_s)
 
     @property
     def left(self) -> float:
-        """Of the moment 0, which a window may have left of the figure."""
+        """Place of the moment 0, which a window may have left of the figure."""
         return LEFT - self.from_s * self.scale
 
     def within(self, timeline: Timeline) -> Bool[np.ndarray, " tasks"]:

@@ -13,7 +13,7 @@ from meshwright.report.words.trainers import trainer_lines, trainers_heading
 
 
 def trainer_table(trainers: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Its heading and a line for each answer.
+    """Heading of the table and a line for each answer.
 
     Args:
         trainers: the `trainers` of a plan set as data.

@@ -125,7 +125,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 
 def _stopped(optimum: Mapping[str, Any]) -> str:
-    """That better may be left, where the exact search ended at a limit, half of which it has where it is of time."""
+    """Clause that a better trial may exist where the exact search ended at a limit; of time it has half the limit."""
     if "stopped" not in optimum:
         return ""
     limit = optimum["stopped"]

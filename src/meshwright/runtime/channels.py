@@ -40,7 +40,7 @@ class Channel(Protocol):
 
 
 class LocalChannel:
-    """Between two meshes of one process: the arrays themselves."""
+    """The arrays themselves, between two meshes of one process."""
 
     def __init__(self, outgoing: SimpleQueue[list[Any]], incoming: SimpleQueue[list[Any]]) -> None:
         """One end.

@@ -15,7 +15,7 @@ COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
 def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
-    """So many devices of this process; where it has CPUs only, virtual ones.
+    """Devices of this process, as many as asked for; where it has CPUs only, virtual ones.
 
     Args:
         count: how many.

@@ -24,7 +24,7 @@ _BEFORE_UPDATE = frozenset({"unequal micro-batches", "gradient sum", "gradients 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StageSeconds:
-    """Of one micro-batch on one virtual stage."""
+    """Seconds of one micro-batch on one virtual stage."""
 
     by_task: Mapping[str, float]
 
@@ -65,7 +65,7 @@ class JointPaces:
     passes_s: tuple[float, ...]
     """Forward and backward of a micro-batch, with the gathers and sums that they wait for, of each pipeline."""
     behind_s: tuple[float, ...]
-    """Behind the last one, of each pipeline."""
+    """Seconds behind the last micro-batch, of each pipeline."""
     update_s: float
     """When all have their gradients."""
 
@@ -93,7 +93,7 @@ def _seconds(one: Instruction, stages: Sequence[_StageSeconds]) -> float:
 
 
 def _stages(planned: StepTimeline) -> list[_StageSeconds]:
-    """Of all pipelines, numbered through as the lists number them."""
+    """Stages of all pipelines, numbered through as the lists number them."""
     placement = planned.timeline.table.placement
     first_worker, found = 0, []
     for chain, times in enumerate(planned.times):
@@ -127,7 +127,7 @@ def _of_pipeline(times: Times, workers: Sequence[int]) -> list[_StageSeconds]:
 
 
 def _transfer_s(times: Times, upstream: tuple[int, int]) -> float:
-    """From a virtual stage to the next one, and back."""
+    """Seconds from a virtual stage to the next one, and back."""
     return float(times.transfer_s) if isinstance(times.transfer_s, float) else float(times.transfer_s[upstream])
 
 

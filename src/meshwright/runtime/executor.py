@@ -84,7 +84,7 @@ class MeshExecutor:
         self._channels = {peer: LateChannel(channel, self._late_s) for peer, channel in self._channels.items()}
 
     def _late_s(self) -> float:
-        """Of the message that is sent now."""
+        """Delay of the message that is sent now."""
         return self._pace[self.place]
 
     def begin_timing(self) -> None:
@@ -284,7 +284,7 @@ class MeshExecutor:
         return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
 
     def _of_message(self, instruction: Instruction) -> tuple[HostForm, ...]:
-        """Of what messages carry, on the host: what is read, then what is written."""
+        """Host forms of what messages carry: what is read, then what is written."""
         talks = instruction.peer is not None or instruction.group
         moved = (*instruction.reads, *instruction.writes) if talks else ()
         return tuple(host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype) for buffer in moved)

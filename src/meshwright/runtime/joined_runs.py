@@ -28,9 +28,9 @@ class JoinedRuns:
     writes: tuple[int, ...]
     """Buffers that are left behind the part."""
     donates: tuple[int, ...]
-    """Of `reads`, those whose memory results take."""
+    """Buffers of `reads` whose memory results take."""
     freed: tuple[int, ...]
-    """Of `reads`, those that nothing reads behind the part."""
+    """Buffers of `reads` that nothing reads behind the part."""
 
     @property
     def runs(self) -> tuple[Instruction, ...]:
@@ -39,7 +39,7 @@ class JoinedRuns:
 
     @property
     def name(self) -> str:
-        """Of its executables, in order."""
+        """Names of the executables, in order."""
         return ", ".join(part.name if isinstance(part, RepeatedRuns) else part.executable or "" for part in self.parts)
 
     @property

@@ -34,7 +34,7 @@ class ModelForm:
     """Layers before the end of each virtual stage but the last."""
     recompute: tuple[tuple[int, Again], ...]
     grids: tuple[DeviceGrid | None, ...]
-    """Of each layer."""
+    """Grid of each layer."""
     experts: ExpertParallel
     """How tokens reach experts, on all stages that share them out; its degrees are those of one of them."""
 
@@ -167,7 +167,7 @@ def used_devices(plan: ExecutionPlan) -> list[int]:
 
 
 def _strategy(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> LayerStrategy:
-    """Of the layers of a worker, whatever is recomputed."""
+    """Strategy of a worker's layers, whatever is recomputed."""
     found = plan.strategies[plan.strategy_index(pipeline, worker)]
     # That all pipelines hold states together is said of the plan, whatever the row of one of them.
     return replace(effective(found), recompute=Recompute(), data=replace(found.data, across=0))

@@ -14,7 +14,7 @@ class TimedInstruction:
     """One instruction at work."""
 
     place: int
-    """In the list of its mesh."""
+    """Place in the list of its mesh."""
     start_s: float
     end_s: float
 
@@ -106,7 +106,7 @@ class _Mail:
         """Meshes that have sent their part of the ALLREDUCE that they wait in."""
 
     def seconds(self, mesh: int, place: int, one: Instruction) -> float:
-        """Of a message from its sending to its arrival."""
+        """Seconds of a message from its sending to its arrival."""
         size = sum(self.program.buffers[buffer].bytes for buffer in one.reads)
         return self.hop_s + size / self.bytes_per_s
 
@@ -132,5 +132,5 @@ class _PacedMail(_Mail):
         self.paces = paces
 
     def seconds(self, mesh: int, place: int, one: Instruction) -> float:
-        """As given."""
+        """Seconds of a message, as given."""
         return self.paces[mesh][place]

@@ -88,7 +88,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """Of which there are checkpoints, in ascending order."""
+        """Steps that have checkpoints, in ascending order."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Any, data: Any = None) -> None:
@@ -148,7 +148,7 @@ class Checkpoints:
         return jax.tree.map(_placed, like, found[STATE])
 
     def wait(self) -> None:
-        """Until everything is written."""
+        """Wait until everything is written."""
         self._manager.wait_until_finished()
 
     def close(self) -> None:

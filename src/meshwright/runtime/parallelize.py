@@ -43,11 +43,11 @@ class CallDone:
     """One call of a step that ended."""
 
     number: int
-    """Of the call, from 0."""
+    """Number of the call, from 0."""
     result: Any
     """What the step returned; loss and metrics are read from here."""
     seconds: float
-    """Until all results were there; those of a call with new shapes hold its compilation."""
+    """Seconds until all results were there; those of a call with new shapes hold its compilation."""
 
 
 OnStep = Callable[[CallDone], None]
@@ -103,10 +103,10 @@ class ParallelizedStep:
         self._python: dict[Any, PythonState] = {}
         """What each program has read of Python's numbers."""
         self._last: tuple[Any, list[Any], CompiledStep | CompiledFunction, PythonState] | None = None
-        """What of the last call is no array, the marks of its arrays, its program and what that has read."""
+        """What part of the last call is no array, the marks of its arrays, its program and what that has read."""
 
     def compiled(self) -> CompiledStep | CompiledFunction | None:
-        """As it was compiled last; None before."""
+        """The step as it was compiled last; None before."""
         return next(reversed(self._compiled.values()), None)
 
     def lower(self, *arguments: Any, **keywords: Any) -> Any:

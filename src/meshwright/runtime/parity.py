@@ -14,8 +14,9 @@ from meshwright.runtime.training.planned import PlannedTraining
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2, "fp16": 1e-2}
 """Largest difference of a tensor, after ten steps."""
 ZERO_GRADIENT = {"fp64": 1e-13, "fp32": 1e-6, "bf16": 1e-3, "fp16": 1e-3}
-"""Of the largest gradient of all tensors: below it a gradient is rounding. Adam divides it by its own size, so that the
-weights it moves differ whatever computes them; true zeros are the biases of keys, which a softmax does not see."""
+"""Share of the largest gradient of all tensors below which a gradient is rounding. Adam divides it by its own size, so
+that the weights it moves differ whatever computes them; true zeros are the biases of keys, which a softmax does not
+see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class StepsOutcome:
     gradients: Any
     """Gradients of the first step; where one call runs several steps, the mean that Adam keeps of them."""
     weights: Any
-    """After the last."""
+    """Weights after the last step."""
     routes: np.ndarray | None
     """Experts that the weights after the last step choose for the tokens of the first, where there are any."""
 

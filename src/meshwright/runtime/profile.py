@@ -20,7 +20,7 @@ from meshwright.runtime.moments import Moments, end_s, replay
 
 REPEATS = 5
 HOP_BYTES = 1 << 20
-"""Of the message whose time gives the speed of messages."""
+"""Size of the message whose time gives the speed of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class StepPrediction:
     """A step before it is run: its instructions one by one, and whether the machine's cores hold it up."""
 
     moments: Moments
-    """If every mesh had its devices to itself, and each instruction were an executable of its own."""
+    """Moments if every mesh had its devices to itself, and each instruction were an executable of its own."""
     end_s: float
     """When the last instruction ends where those that follow one another are joined."""
     busy_s: float

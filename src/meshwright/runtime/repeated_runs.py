@@ -17,17 +17,17 @@ class RepeatedRuns:
     """The same RUNs for one micro-batch after the other; buffers of the body are those of the last micro-batch."""
 
     runs: tuple[Instruction, ...]
-    """Of all micro-batches in order, those that read nothing among them."""
+    """RUNs of all micro-batches in order that read nothing among them."""
     count: int
     """Micro-batches."""
     end: int
     """Place behind the last of its instructions."""
     body: tuple[Instruction, ...]
-    """Those of the last micro-batch that read something."""
+    """RUNs of the last micro-batch that read something."""
     whole: tuple[int, ...]
     """Buffers that every micro-batch reads."""
     each: tuple[tuple[int, ...], ...]
-    """Of which every micro-batch reads its own; by micro-batch."""
+    """Buffers of which every micro-batch reads its own; by micro-batch."""
     sums: tuple[tuple[int, int], ...]
     """What the last micro-batch reads of the one before it, and what it makes of that; the first has nothing there."""
     results: tuple[tuple[int, ...], ...]
@@ -40,7 +40,7 @@ class RepeatedRuns:
 
     @property
     def name(self) -> str:
-        """Of the executables of its body, and how often it runs."""
+        """Names of the executables of its body, and how often it runs."""
         return f"{self.count} x ({' '.join(run.executable or '' for run in self.body)})"
 
 

@@ -30,7 +30,7 @@ FIRST_STREAM = 1 << 23
 CHAIN = 64
 """Dependent kernels in one program, to time one launch."""
 SHARES = {"products": 0.4, "attention": 0.35, "streams": 0.1, "reductions": 0.15}
-"""Of the time, after the launches."""
+"""Shares of the time, after the launches."""
 _DTYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "fp16": jnp.float16, "fp32": jnp.float32}
 
 
@@ -39,7 +39,7 @@ class Machine:
     """The device that was timed."""
 
     kind: str
-    """As JAX names it."""
+    """Kind of the device in JAX."""
     platform: str
     """cpu, gpu or tpu."""
     devices: int

@@ -80,8 +80,8 @@ class Loader:
 
 
 SETTLE_S = 60.0
-"""After a loss, a cluster may place workers on the lost node until it misses it: for so long workers that are lost
-before their first step are taken for the same loss, and hired again."""
+"""Seconds after a loss for which workers lost before their first step count as the same loss, and are hired again: a
+cluster may place workers on the lost node until it misses it."""
 PAUSE_S = 2.0
 
 
@@ -92,7 +92,7 @@ class Recovery:
     why: str
     """What was lost, and where it ran."""
     step: int
-    """Under way when it was lost."""
+    """The step under way when the worker was lost."""
     resumed: int
     """Step with which it went on: those between were done again."""
     training: PlannedTraining

@@ -91,7 +91,7 @@ SCHEDULES: Catalogue[Schedule] = Catalogue(
 
 _OURS = frozenset(SCHEDULES)
 _SEARCHED = ("gpipe", "1f1b", "interleaved")
-"""Those of ours that a search tries unless schedules are named."""
+"""Our schedules that a search tries unless schedules are named."""
 
 
 class Names(Sequence[str]):
@@ -118,10 +118,10 @@ class Names(Sequence[str]):
 
 
 PLAN_SCHEDULES = Names(lambda name: not SCHEDULES[name].not_searched)
-"""Those that searches of plans may try."""
+"""Schedules that searches of plans may try."""
 
 DEFAULT_SCHEDULES = Names(lambda name: name in _SEARCHED or (name not in _OURS and SCHEDULES[name].searched_by_default))
-"""Those a search tries unless schedules are named."""
+"""Schedules that a search tries unless schedules are named."""
 
 
 def register(schedule: Schedule) -> None:

@@ -24,8 +24,8 @@ def _plain(schedule: Schedule) -> bool:
 
 
 BEST_OF = Names(lambda name: _plain(SCHEDULES[name]))
-"""Those among which `best_schedule` chooses unless schedules are named: exact, with one copy of the weights that stays
-on its worker, whole sequences, and an order that does not depend on the times (list scheduling covers those)."""
+"""Schedules among which `best_schedule` chooses unless schedules are named: exact, with one copy of the weights that
+stays on its worker, whole sequences, and an order that does not depend on the times (list scheduling covers those)."""
 
 
 def best_schedule(

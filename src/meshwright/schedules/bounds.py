@@ -87,7 +87,7 @@ class PathBound:
 def covering(
     vectors: Float[np.ndarray, "vectors entries"] | Int[np.ndarray, "vectors entries"],
 ) -> Bool[np.ndarray, "vectors vectors"]:
-    """For each vector (rows) the vectors (columns) that are at least as large in every entry, itself included.
+    """Whether each column's vector is at least as large in every entry as each row's, itself included.
 
     Args:
         vectors: any.

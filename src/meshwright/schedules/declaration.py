@@ -83,7 +83,7 @@ class Declaration(ABC):
 
     @property
     def token(self) -> str:
-        """Its one-line name: `hanayo`, or `hanayo-waves2` with a setting that is not the default."""
+        """One-line name: `hanayo`, or `hanayo-waves2` with a setting that is not the default."""
         return token_of(self)
 
     def problems(self, p: int, m: int, v: int = 1) -> tuple[Problem, ...]:

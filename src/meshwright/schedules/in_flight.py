@@ -10,7 +10,7 @@ from meshwright.shapes import Float, Int
 
 
 def live_vectors(table: ScheduleTable) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
-    """Per worker the largest vectors of live activations by chunk, counted along its order.
+    """Largest vectors of live activations by chunk, per worker, counted along its order.
 
     Args:
         table: the schedule.
@@ -33,7 +33,7 @@ def peak_live_bytes(
     stage_bytes: Float[np.ndarray, "workers chunks"],
     released_by_input: Float[np.ndarray, "workers chunks"],
 ) -> Float[np.ndarray, " workers"]:
-    """Per worker the most bytes of activations that live along its order, where input gradients free a part of them.
+    """Most bytes of live activations per worker along its order, where input gradients free a part of them.
 
     Args:
         table: the schedule.

@@ -56,7 +56,7 @@ class Kind(IntEnum):
 
 
 class Lane(IntEnum):
-    """What of a worker a task occupies; lanes run beside each other."""
+    """What part of a worker a task occupies; lanes run beside each other."""
 
     COMPUTE = 0
     SEND = 1

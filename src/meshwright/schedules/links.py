@@ -17,7 +17,7 @@ class Links:
     """The links between every two workers; each direction is a channel of its own."""
 
     latency_s: Float[np.ndarray, "workers workers"]
-    """From the worker of the row to that of the column."""
+    """Latency from the worker of the row to that of the column."""
     bytes_per_s: Float[np.ndarray, "workers workers"]
     """Bandwidth from the worker of the row to that of the column; infinite where messages only have a latency."""
 

@@ -25,15 +25,15 @@ class Work:
 
     placement: Placement
     micro_batches: tuple[int, ...]
-    """That enter each chain."""
+    """Micro-batches that enter each chain."""
     forward_s: Sequence[float]
-    """By virtual stage, as all times here."""
+    """Seconds of forward by virtual stage, as all times here."""
     gradient_s: Sequence[float]
     """Input gradient, or the whole backward where it is not split."""
     weight_s: Sequence[float] | None = None
     """Weight gradient; None: the backward is not split."""
     latency_s: Sequence[float] | None = None
-    """Behind each virtual stage; None: transfers are free."""
+    """Latency behind each virtual stage; None: transfers are free."""
     stage_bytes: Sequence[float] | None = None
     """Activation of one micro-batch, from F to B or W; None: not counted. For one chain only."""
     room_bytes: Sequence[float] | None = None
@@ -58,12 +58,12 @@ class WorkerQueue:
     stages: list[int]
     """Virtual stages of the worker."""
     all_forwards: int = 0
-    """Of the step, on all its stages."""
+    """Forwards of the step, on all its stages."""
     free_s: float = 0.0
     start_s: float = NEVER
-    """Of its first task."""
+    """Start of its first task."""
     idle_s: float = 0.0
-    """Between its tasks so far."""
+    """Idle seconds between its tasks so far."""
     live_bytes: float = 0.0
     forwards: int = 0
     """Forwards run so far, on all its stages."""
@@ -191,12 +191,12 @@ class Listed(NamedTuple):
     """An order that was made."""
 
     lists: list[list[Task]]
-    """By worker."""
+    """Tasks by worker."""
     makespan_s: float
     span_s: float
     """Largest time from first start to last end of one worker."""
     starts_s: list[float]
-    """Of each worker's first task."""
+    """Start of each worker's first task."""
 
 
 def list_schedule(work: Work, rule: TaskRule) -> Listed:

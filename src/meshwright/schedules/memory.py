@@ -45,7 +45,7 @@ class MemoryUse:
 
     time_s: Float[np.ndarray, " changes"]
     live_bytes: Float[np.ndarray, " changes"]
-    """From this change to the next one; static bytes included."""
+    """Bytes alive from this change to the next one; static bytes included."""
     task: Int[np.ndarray, " changes"]
     """Task that begins or ends there."""
     first: Int[np.ndarray, " workers_plus_1"]

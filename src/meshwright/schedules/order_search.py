@@ -20,7 +20,7 @@ FULL_TASKS = 40_000
 IMPROVEMENTS = 4
 """Rounds of improvement at most."""
 IMPROVED = ", improved"
-"""Behind the words for a rule whose order was improved."""
+"""Words behind a rule's name whose order was improved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class Order:
     span_s: float
     """Largest time from first start to last end of one worker."""
     rule: str
-    """In words, for reports."""
+    """Name of the rule, for reports."""
     starts_s: tuple[float, ...] = ()
-    """Of each worker's first task, where a rule made the order."""
+    """Start of each worker's first task, where a rule made the order."""
 
 
 def search_orders(
@@ -221,7 +221,7 @@ def _by_latest_start(order: Order) -> Order:
 
 
 def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int, int], float]:
-    """By kind, stage and micro-batch, how late each task could start in this order.
+    """How late each task could start in this order, by kind, stage and micro-batch.
 
     Args:
         order: of all workers.

@@ -19,7 +19,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
 
 Held = tuple[tuple[tuple[int, str], ...], ...]
-"""By worker: the virtual stages it holds, chunk by chunk, each with the kind of copy."""
+"""Virtual stages that each worker holds, chunk by chunk, each with the kind of copy."""
 
 
 def schedule_of(spec: ScheduleSpec) -> Schedule:

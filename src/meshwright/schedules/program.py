@@ -68,7 +68,7 @@ class Program:
     edges: Int[np.ndarray, " classes"]
     """Row of `ClassSeconds.edges` that each weight class adds."""
     micro_batches: int
-    """Of the longest chain if durations differ by micro-batch, otherwise 1."""
+    """Micro-batches of the longest chain if durations differ by micro-batch, otherwise 1."""
     serial: bool
     """Whether messages occupy the workers."""
     per_micro_batch: int

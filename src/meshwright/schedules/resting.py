@@ -100,7 +100,7 @@ class Resting(Greedy):
 
 
 class RestingRanked(TaskRule):
-    """Of the forwards and gradients that can start soonest the lowest ranked one; weight gradients in between."""
+    """The lowest ranked of the forwards and gradients that can start soonest; weight gradients in between."""
 
     def __init__(self, rank: Mapping[tuple[Kind, int, int], float], rest: Rest, ahead_s: float = 0.0) -> None:
         """Keep the rule.

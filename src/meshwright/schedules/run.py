@@ -102,7 +102,7 @@ def _may_return(program: Program, k: int, count: int) -> bool:
 
 
 def _closers(program: Program, k: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """By level of the last period of a segment: which of the closing nodes lie there, and where in the level."""
+    """Closing nodes in each level of the last period of a segment, and where in the level."""
     # Found once, and kept with the program, so that it goes when the program goes.
     known: dict[int, dict[int, tuple[np.ndarray, np.ndarray]]] = program.__dict__.setdefault("_closers", {})
     if k not in known:

@@ -47,12 +47,12 @@ class Scheduled:
     schedule: Schedule | None
     """The named schedule that won; None for list scheduling."""
     times: Times
-    """Of the chunks of the winner's placement."""
+    """Times of the chunks of the winner's placement."""
     timeline: Timeline
     peak_bytes: Float[np.ndarray, " workers"]
     """Weights and live activations of each worker at its fullest."""
     bound_s: float
-    """That no order on any of the placements goes below."""
+    """Lower bound of all orders on any of the placements."""
     candidates: tuple[Candidate, ...]
     rule: str = ""
     """How list scheduling found the order; empty for a named schedule."""
@@ -68,7 +68,7 @@ class Scheduled:
 
     @property
     def makespan_s(self) -> float:
-        """Of the step."""
+        """Makespan of the step."""
         return self.timeline.makespan_s
 
     @property

@@ -22,7 +22,7 @@ from meshwright.schedules.table import Kind
 SPAN_TASKS = 400_000
 """Tasks that are placed while rests are refined, beside each rule's first ones."""
 HALVINGS = 7
-"""Of the range in which the shortest rest is looked for."""
+"""Halvings of the range in which the shortest rest is looked for."""
 REFINED = 4
 """Rules, the best ones, whose rest is refined."""
 IMPROVED_TASKS = 200_000

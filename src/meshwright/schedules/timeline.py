@@ -41,9 +41,10 @@ class CriticalPath:
     """
 
     tasks: Int[np.ndarray, " path"]
-    """Of fused tasks the first."""
+    """The tasks; of fused ones, the first."""
     wait_s: Float[np.ndarray, " path"]
-    """From the end of the task before to the start of each: its result was under way, or held up on a channel."""
+    """Seconds from the end of the task before to the start of each: its result was under way, or held up on a
+    channel."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

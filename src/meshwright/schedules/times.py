@@ -85,7 +85,7 @@ class ClassSeconds:
     """Seconds by class, one column per set of durations."""
 
     tasks: Float[np.ndarray, "classes rows"]
-    """By kind, worker, chunk (and micro-batch, if they differ); 0 in one more class at the end."""
+    """Seconds by kind, worker, chunk (and micro-batch, if they differ); 0 in one more class at the end."""
     edges: Float[np.ndarray, "edge_classes rows"]
     """What the way from a task to one that needs it adds: `forward`, `backward`, nothing, and with serial messages the
     time of a message taken off, forward and backward; each by worker and chunk of the upstream stage."""

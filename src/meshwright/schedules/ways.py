@@ -25,19 +25,19 @@ class Candidate:
     """One way to run the step that was looked at."""
 
     name: str
-    """Of a schedule, or `list scheduling` and its placement or the schedule it starts from."""
+    """Name of a schedule, or `list scheduling` and its placement or the schedule it starts from."""
     v: int
     """Chunks per worker."""
     named: bool
     """Whether it is a named schedule as it is."""
     bound_s: float | None = None
-    """That no order on this placement goes below; None if the way is not legal."""
+    """Lower bound of all orders on this placement; None if the way is not legal."""
     makespan_s: float | None = None
     """None if it was not run."""
     span_s: float | None = None
-    """From first start to last end of one worker, the longest; None where it was not asked for."""
+    """Longest time from first start to last end of one worker; None where it was not asked for."""
     peak_bytes: float | None = None
-    """Of the fullest worker; None if that was not counted."""
+    """Peak bytes of the fullest worker; None if that was not counted."""
     why_not: str = ""
     """Why it is out; empty if it ran."""
 
@@ -76,7 +76,7 @@ class Way:
         )
 
     def work(self, m: int, caps: Caps | None, *, split: bool = True) -> Work:
-        """Its work as one for list scheduling, one chain.
+        """The way as one chain of work for list scheduling.
 
         Args:
             m: micro-batches per step.

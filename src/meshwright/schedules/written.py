@@ -29,11 +29,11 @@ class Written(Schedule):
 
     @property
     def chains(self) -> int:
-        """As the table says."""
+        """Chains, as the table says."""
         return self.given.placement.chains
 
     def placement(self, p: int, v: int = 1) -> Placement:
-        """As the table says."""
+        """Placement, as the table says."""
         return self.given.placement
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:

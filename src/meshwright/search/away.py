@@ -139,7 +139,7 @@ def _summed(parts: Sequence[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, in
 
 
 def _front(plans: Sequence[FoundPlan]) -> tuple[FoundPlan, ...]:
-    """Those that no other beats in time and memory at once."""
+    """Plans that no other beats in time and memory at once."""
     found: list[FoundPlan] = []
     for plan in sorted(plans, key=lambda one: (one.estimate.step_time_s, one.estimate.peak_memory_bytes)):
         if not found or plan.estimate.peak_memory_bytes < found[-1].estimate.peak_memory_bytes:

@@ -60,7 +60,7 @@ class Axis:
 
 
 ExchangeOrder = Literal["shared", "first"]
-"""On links that exchanges of tokens and gradients take at once: each at half its rate, or exchanges first."""
+"""Order on links that exchanges of tokens and gradients take at once: each at half its rate, or exchanges first."""
 EXCHANGE_ORDERS: tuple[ExchangeOrder, ...] = get_args(ExchangeOrder)
 Way = tuple[str, ExpertOverlap, HotExperts, ExchangeOrder]
 PLAIN_WAY: Way = (ALLTOALL, "none", "kept", "shared")
@@ -78,7 +78,7 @@ class WayColumns:
     """What ways say, by their numbers."""
 
     dispatcher: Int[np.ndarray, "ways"]
-    """As `dispatcher_code`."""
+    """Dispatcher of each way, as `dispatcher_code`."""
     overlap: Int[np.ndarray, "ways"]
     """Index into EXPERT_OVERLAPS."""
     shadowed: Int[np.ndarray, "ways"]
@@ -301,7 +301,7 @@ AXES: dict[str, Axis] = {
         ),
     )
 }
-"""By name, in the order in which they are listed."""
+"""The axes by name, in the order in which they are listed."""
 
 
 def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:

@@ -50,7 +50,7 @@ class _Terms:
 
     pipeline_s: Float[np.ndarray, "..."]
     first_forward_s: Float[np.ndarray, "..."]
-    """Of worker 0, per micro-batch."""
+    """Seconds of worker 0's forward, per micro-batch."""
     first_backward_s: Float[np.ndarray, "..."]
 
 
@@ -248,7 +248,7 @@ class Block:
     def _peak_bytes(
         self, load: WorkerLoad, choices: slice, rows: Int[np.ndarray, "pairs"]
     ) -> tuple[Float[np.ndarray, "choices pairs"], Bool[np.ndarray, "choices pairs"]]:
-        """Of the fullest worker of every pair under some choices, and whether device and host have room for it.
+        """Bytes of the fullest worker of every pair, and whether device and host have room for it.
 
         Both mean nothing where a choice is not legal.
         """
@@ -285,8 +285,7 @@ class Block:
         used_shapes, shape = distinct_codes(shapes, every)
 
         def products(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-            """Of the rows and shapes of all pairs, of which the pairs are taken: one product is quicker than many short
-            sums."""
+            """Sums of all pairs out of one product of all rows and shapes: it is quicker than many short sums."""
             whole = table[used] @ counts[used_shapes].reshape(-1, items).T
             return whole.reshape(-1, len(used_shapes), workers)[row, shape]
 
@@ -343,7 +342,7 @@ class Block:
     def _pipeline_terms(
         self, choices: Int[np.ndarray, "picked"], rows: Int[np.ndarray, "picked"], shapes: Int[np.ndarray, "picked"]
     ) -> _Terms:
-        """Of each plan, with what gathering weights adds to its layers."""
+        """Pipeline terms of each plan, with what gathering weights adds to its layers."""
         pipeline_s = self._bare.pipeline_s[rows, shapes]
         forward_s, backward_s = self._bare.first_forward_s[rows, shapes], self._bare.first_backward_s[rows, shapes]
         gathering = np.flatnonzero(self.rows.table.columns.zero[choices, rows] == Z3)
@@ -389,7 +388,7 @@ class Block:
         return around + self.boundary.tied_s[rows] * self.shapes.apart[shapes]
 
     def _gathered_terms(self, choices: Int[np.ndarray, "used"], rows: Int[np.ndarray, "used"]) -> _Terms:
-        """Of rows whose layers gather their weights."""
+        """Pipeline terms of rows whose layers gather their weights."""
         costs, sharding = self.costs.take(rows), self.sharding_columns(choices, rows)
         sync = sync_layers(costs, self.columns.take(rows), sharding, self.hardware, self.workload, anything=True)
         forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s

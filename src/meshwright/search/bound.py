@@ -68,7 +68,7 @@ class PartCosts:
     dense_parameters: Factors
     expert_parameters: Factors
     frozen_dense_bytes: Factors
-    """Of weights that are not trained, as they are stored."""
+    """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Factors
 
 

@@ -36,7 +36,7 @@ class Digit:
     """Which of the keys."""
     count: int
     places: np.ndarray | None = None
-    """By value; none where values are places."""
+    """Place by value; none where values are places."""
     values: Int[np.ndarray, "values"] | None = None
     """Ascending, where there are too many for a table."""
 

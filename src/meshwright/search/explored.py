@@ -31,7 +31,7 @@ class Exploring(Protocol):
     queue: Queue
 
     def worth_pricing(self, rows: GridRows) -> GridRows:
-        """Those of rows that a shape fits which is quick enough."""
+        """The rows that a shape fits which is quick enough."""
 
     def opened(self, grid: Grid) -> Iterator[OpenRows]:
         """Rows with the shapes that fit them."""
@@ -76,7 +76,7 @@ class OpenRows(Table):
     block: Int[np.ndarray, "rows"]
     """Which of them a row is of."""
     row: Int[np.ndarray, "rows"]
-    """Its number there."""
+    """Number of the row in its block."""
     bound_s: Float[np.ndarray, "rows"]
     plans: Int[np.ndarray, "rows"]
     """How many each stands for."""

@@ -39,7 +39,7 @@ class FirstWorker:
 
     @cached_property
     def kept_bytes(self) -> Float[np.ndarray, "rows shapes"]:
-        """That its micro-batches in flight keep."""
+        """Bytes that its micro-batches in flight keep."""
         return self._costs.kept_bytes @ self._shapes.alive[:, 0].T
 
     @cached_property
@@ -59,7 +59,7 @@ class FirstWorker:
     def held_bytes(
         self, each: PerParameter, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
     ) -> Float[np.ndarray, "choices pairs"]:
-        """At least what it holds of some pairs: its states, as these choices keep them, and its micro-batches.
+        """Lower bound of what it holds of some pairs: its states, as these choices keep them, and its micro-batches.
 
         Args:
             each: bytes of a parameter, one row per choice.

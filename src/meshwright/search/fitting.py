@@ -130,7 +130,7 @@ class Fitting:
 
     @property
     def _update_s(self) -> float:
-        """Of a parameter that worker 0 has updated on the host behind its pipeline, at least."""
+        """Lower bound of the seconds per parameter that worker 0 has updated on the host behind its pipeline."""
         if self.away.delayed_update or not self.factored.workload.training:
             return 0.0
         moved = self.away.optimizer * updated_bytes(self.factored.workload)
@@ -327,7 +327,7 @@ class _PathLengths:
         self.kept = [[(costs.kept_bytes * kept_s @ way, number) for costs, number in factors] for way in ways]
 
     def of(self, here: slice) -> Float[np.ndarray, "rows paths"]:
-        """Of some rows, at least."""
+        """Lower bound of the path lengths of some rows."""
         if not self.copies:
             return self._sum(self.computed, here)
         # Layer by layer the longer of two counts; their sums are no longer than that.

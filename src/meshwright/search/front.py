@@ -24,7 +24,7 @@ class FrontPlan:
     plan: FoundPlan
     devices: int
     cost: float
-    """Per step, in device-seconds, or in the price's currency where the cluster states one."""
+    """Cost per step, in device-seconds, or in the price's currency where the cluster states one."""
 
     @property
     def wishes(self) -> tuple[float, float, float, float]:

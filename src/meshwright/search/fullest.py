@@ -18,9 +18,9 @@ class Fullest:
     """These workers of each of some shapes, the last one repeated where a shape has fewer than another."""
 
     held: Float[np.ndarray, "shapes fullest items"]
-    """Their items."""
+    """Items of these workers."""
     alive: Float[np.ndarray, "shapes fullest items"]
-    """Their items times what is in flight."""
+    """Items of these workers times the micro-batches in flight."""
     versions: Float[np.ndarray, "shapes fullest"]
     """Versions of the weights they keep."""
     first: Float[np.ndarray, "shapes items"]
@@ -32,9 +32,9 @@ class OneMicroBatch:
     """Worker 0 with what no order of a schedule's tasks can keep less of."""
 
     first: Float[np.ndarray, "shapes items"]
-    """Its items."""
+    """Items of worker 0."""
     alive: Float[np.ndarray, "shapes one items"]
-    """Those of one micro-batch: before its last stage turns back, all chunks of its chain keep what it left there."""
+    """Items of one micro-batch: before its last stage turns back, all chunks of its chain keep what it left there."""
 
 
 def one_micro_batch(schedule: Schedule, counts: StageCounts) -> OneMicroBatch:

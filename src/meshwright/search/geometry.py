@@ -40,7 +40,7 @@ from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 
 TYPICAL_MICRO_BATCHES = 64
-"""For which the paths of a template are chosen."""
+"""Micro-batches for which the paths of a template are chosen."""
 MOST_PASSES = 4096
 """Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
 they are part of the space if their order does not repeat: their whole tables are built."""
@@ -100,7 +100,7 @@ class ShapeFactory:
 
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
-        """For the recompute modes of the search; one object for spaces that differ in nothing that shapes depend on."""
+        """The factory for the recompute modes of the search; spaces equal in what shapes depend on share one."""
         words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
         return _factory(model, workload.seq_len, words, Space(pins=tuple(p for p in space.pins if p[0] in AXES)))
 
@@ -121,7 +121,7 @@ class ShapeFactory:
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """Those of the space, in the order of the catalogue, then those with settings."""
+        """Schedules of the space, in the order of the catalogue, then those with settings."""
         wanted = self.space.pinned("schedule")
         names = list(DEFAULT_SCHEDULES) if wanted is None else [str(name) for name in wanted]
         place = {name: at for at, name in enumerate(SCHEDULES)}

@@ -22,7 +22,7 @@ from meshwright.specs.strategy import LayerStrategy
 from meshwright.units import MIB
 
 UNIT_BYTES = 64 * MIB
-"""Of memory in the dynamic program."""
+"""Unit of memory in the dynamic program."""
 ROUNDING = 1e-12
 """Share of a time by which sums of equal terms differ."""
 
@@ -33,7 +33,7 @@ class LayerOptions:
 
     strategies: tuple[LayerStrategy, ...]
     time_s: Float[np.ndarray, " options"]
-    """Of one micro-batch, synchronisation shared among them."""
+    """Seconds of one micro-batch, synchronisation shared among them."""
     forward_s: Float[np.ndarray, " options"]
     """Part of it."""
     sync_s: Float[np.ndarray, " options"]

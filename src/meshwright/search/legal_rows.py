@@ -42,7 +42,7 @@ and as much is spare before the limit when it is looked at (3.5 measured for 2.7
 
 
 LEAST_ROWS_BYTES = 8e6
-"""Of columns that any search may have: without rows there is no answer."""
+"""Bytes of columns that any search may have: without rows there is no answer."""
 
 
 def most_offload(space: Space) -> str:
@@ -150,7 +150,7 @@ class _Legal:
         """Rows of the meshes that wait, if all were legal."""
         self.found: list[tuple[int, dict[str, np.ndarray]]] = []
         self.bytes = 0
-        """Of the columns of legal rows so far."""
+        """Bytes of the columns of legal rows so far."""
         self.rows = 0
         """Legal rows so far."""
         self.stopped = ""
@@ -170,7 +170,7 @@ class _Legal:
         return self.taken()
 
     def taken(self) -> Grid:
-        """Those that are checked and not taken yet, in the order of their meshes."""
+        """Rows that are checked and not taken yet, in the order of their meshes."""
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
         pieces = [piece for _, piece in sorted(self.found, key=lambda found: found[0])]
         self.found = []

@@ -241,7 +241,7 @@ class SpaceSearch:
                 self.price_sketch(sketch)
 
     def worth_pricing(self, rows: GridRows) -> GridRows:
-        """Those of rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
+        """The rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
 
         Rows that schedules without a bound of their own may run are all kept.
         """

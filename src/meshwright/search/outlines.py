@@ -72,7 +72,7 @@ class Outline:
     schedule: Schedule
     v: int
     row: Int[np.ndarray, "rows"]
-    """By number in the grid."""
+    """Number of the row in the grid."""
     bound_s: Float[np.ndarray, "rows"]
     plans: Int[np.ndarray, "rows"]
     """How many each row stands for."""

@@ -121,11 +121,11 @@ class Template:
     transfers: Float[np.ndarray, "paths"]
 
     def forward(self, m: int) -> Float[np.ndarray, "paths items"]:
-        """Of m micro-batches."""
+        """Forward counts of m micro-batches."""
         return self.once[0] + m * self.each[0]
 
     def backward(self, m: int) -> Float[np.ndarray, "paths items"]:
-        """Of m micro-batches."""
+        """Backward counts of m micro-batches."""
         return self.once[1] + m * self.each[1]
 
     def weight(self, m: int) -> Float[np.ndarray, "paths items"]:
@@ -139,9 +139,9 @@ class BoundPaths:
 
     bound: PathBound
     once: Float[np.ndarray, "paths typical"]
-    """Their lengths for typical durations."""
+    """Lengths of the paths for typical durations."""
     each: Float[np.ndarray, "paths typical"]
-    """Per micro-batch."""
+    """Lengths per micro-batch."""
     in_items: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
     """Some paths under some ways to recompute: once, and per micro-batch."""
 

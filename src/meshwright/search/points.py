@@ -88,7 +88,7 @@ class Shield:
 
     @classmethod
     def of(cls, front: Points) -> Shield:
-        """From a front; of a very large one, evenly spread points."""
+        """A shield from a front; of a very large one, evenly spread points."""
         rows = front.rows
         if rows > SHIELD_POINTS:
             front = front.take(np.linspace(0, rows - 1, SHIELD_POINTS).astype(np.int64))

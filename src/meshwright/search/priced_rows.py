@@ -27,8 +27,8 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns
 
 FEW_PAIRS = 8192
-"""Of rows and shapes that make a block whatever their numbers of micro-batches: most of them mean nothing, and one
-product of more takes less than many of few."""
+"""Pairs of rows and shapes that make a block whatever their numbers of micro-batches: most of them mean nothing, and
+one product of more takes less than many of few."""
 
 
 class PricedRows:

@@ -132,7 +132,7 @@ class _Relaxed:
 
     @staticmethod
     def of(layers: list[tuple[RecomputeOption, ...]]) -> _Relaxed:
-        """For layers with their options; equal layers share their steps."""
+        """The relaxation for layers with their options; equal layers share their steps."""
         hulls = [_hull(options) for options in layers]
         places: dict[tuple[tuple[float, float], ...], int] = {}
         for hull in hulls:
@@ -243,7 +243,7 @@ class _LayerOptions:
     kinds: list[tuple[RecomputeOption, ...]]
     """Options by kind of layer."""
     kind: list[int]
-    """Of each layer, by number."""
+    """Kind of each layer, by number."""
     embedding_bytes: float
     """Working memory."""
     head_bytes: float
@@ -260,7 +260,7 @@ class _LayerOptions:
 def _options_of_layers(
     rows: Sequence[PlanRow], model: ModelSpec, cluster: ClusterSpec, workload: Workload
 ) -> list[_LayerOptions]:
-    """Of each row, whose layers are priced together."""
+    """Options of each row, whose layers are priced together."""
     if not rows:
         return []
     layout = ModelLayout.of(model, workload.seq_len)

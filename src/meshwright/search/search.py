@@ -27,7 +27,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 OPENED_SHARE = 0.1
-"""Of a search beyond the default space, the part of it that is that space: 2 of 20 s for 70B on 256 H100 (2026-11)."""
+"""Share of a search beyond the default space that is that space: 2 of 20 s for 70B on 256 H100 (2026-11)."""
 REFINED_GAIN = 0.005
 """A plan with recompute chosen per layer is worth showing if it is this much quicker."""
 

@@ -50,7 +50,7 @@ class PipelineShapes:
     per_update: int
     """Micro-batches between two updates of the weights."""
     updates: int
-    """Per step."""
+    """Updates per step."""
     apart: int
     """Chains whose two ends are on different workers."""
 
@@ -70,7 +70,7 @@ class PipelineShapes:
 
     @property
     def bare(self) -> list[int]:
-        """For each shape the number of the one that recomputes nothing; its own where there is none."""
+        """Number of the shape that recomputes nothing, for each shape; its own where there is none."""
         names = [recompute for recompute, _ in self.recomputes]
         return [names.index("none") if "none" in names else number for number in range(len(names))]
 
@@ -96,7 +96,7 @@ class ShapeTables:
     alive: Float[np.ndarray, "shapes fullest items"]
     versions: Float[np.ndarray, "shapes fullest"]
     sets: Bool[np.ndarray, "sets items"]
-    """Of items that stand on workers: few, however many shapes there are."""
+    """Sets of items that stand on workers: few, however many shapes there are."""
     set_of: Int[np.ndarray, "shapes fullest"]
     """Number of the set of each."""
     first: Float[np.ndarray, "shapes items"]
@@ -105,7 +105,7 @@ class ShapeTables:
     bare: Int[np.ndarray, "shapes"]
     """Number of the shape of the same pipeline that recomputes nothing; its own where there is none."""
     chunks: Float[np.ndarray, "shapes"]
-    """Per worker; infinitely many where there is but one worker."""
+    """Chunks per worker; infinitely many where there is but one worker."""
     per_update: Float[np.ndarray, "shapes"]
     updates: Float[np.ndarray, "shapes"]
     last_passes: Float[np.ndarray, "shapes"]

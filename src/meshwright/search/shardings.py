@@ -123,7 +123,7 @@ class ShardingTable:
     legal: Bool[np.ndarray, "choices rows"]
     """Whether a choice applies to a row; elsewhere the columns mean nothing."""
     columns: ShardingColumns
-    """Of shape choices x rows."""
+    """Columns of shape choices x rows."""
 
     @classmethod
     def of(

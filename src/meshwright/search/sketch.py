@@ -25,9 +25,9 @@ class Sketch:
     """The shapes of one schedule and number of chunks on some priced rows of one (pp, m)."""
 
     rows: PricedRows
-    """Those rows among others."""
+    """All priced rows."""
     row: Int[np.ndarray, "rows"]
-    """Their numbers there."""
+    """Numbers of the shapes' rows among the priced ones."""
     schedule: Schedule
     v: int
     recomputes: list[tuple[str, int]]

@@ -23,7 +23,7 @@ class Space:
     tight: bool = False
     """Admit plans that leave less than 8% of the memory free."""
     near: float = math.inf
-    """Only plans of the answer that take at most this many times the quickest one."""
+    """Largest step of an answer's plan, as a multiple of the quickest one's."""
 
     def pinned(self, axis: str) -> tuple[object, ...] | None:
         """The values an axis is held to, None if it is free."""

@@ -17,7 +17,8 @@ from typing import TypeVar
 from meshwright.budget import left_s as left_of_budget_s
 
 SURE_AFTER_S, SURE_SHARE = 1.0, 0.1
-"""Before that the pace of a search says nothing about how long it takes: most members are excluded in a few strokes."""
+"""Seconds and share before which the pace of a search says nothing about how long it takes: most members are excluded
+in a few strokes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,9 @@ class SearchProgress:
     best: str | None
     """The quickest plan so far in one line; None before any fits."""
     best_s: float | None
-    """Its step; it never rises."""
+    """Step of the best plan; it never rises."""
     share: float
-    """Of the whole, spaces that are still to come included; it never falls."""
+    """Share of the whole that is done, spaces still to come included; it never falls."""
     left_s: float | None
     """About as much longer it takes, no more than was said before; None while nobody knows."""
 
@@ -115,7 +116,7 @@ class SpaceWatch:
     end: float
 
     def tell(self, space: int, decided: int) -> None:
-        """So many members of so large a space are decided."""
+        """Count so many members of so large a space as decided."""
         decided = min(decided, space)
         share = self.begin + (self.end - self.begin) * (decided / space if space else 0.0)
         self.watch.count(self.place, space, decided, share)

@@ -47,7 +47,7 @@ NOT_ASKED = frozenset(
 TEXT_OF_SCRIPT = ("arguments", "environment")
 """Fields whose texts a launch script is given: data, whatever they look like."""
 OWN_PARALLELIZERS = ("native", "layerwise", "calculon")
-"""Those that plan in this process; the others load code or start programs."""
+"""Parallelizers that plan in this process; the others load code or start programs."""
 
 
 def path_of(verb: str) -> str:

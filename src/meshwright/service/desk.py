@@ -34,7 +34,7 @@ class Desk:
 
     @property
     def lanes(self) -> dict[str, WorkerLane | ClusterLane]:
-        """Its lanes by name."""
+        """The lanes by name."""
         own: dict[str, WorkerLane | ClusterLane] = {"quick": self.quick, "search": self.searches}
         return own if self.cluster is None else {**own, "ray": self.cluster}
 

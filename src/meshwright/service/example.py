@@ -17,7 +17,7 @@ from meshwright.report.words.made_by import made_by_words
 
 ASKED = {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 8192}
 FILE = "example.json"
-"""In this package: the `page` as a server with this answer opens it, and the `palette` of its colours."""
+"""File of this package: the `page` as a server with this answer opens it, and the `palette` of its colours."""
 
 
 def example_page() -> str:

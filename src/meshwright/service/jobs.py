@@ -18,7 +18,7 @@ from meshwright.service.job_queue import ENDED, MOST_ATTEMPTS, JobQueue, QueuedJ
 from meshwright.service.lanes import BusyError, LostWorkerError, TooSlowError
 
 PING_S = 15.0
-"""Between words to a listener when nothing changes, so that the connection is kept."""
+"""Seconds between words to a listener when nothing changes, so that the connection is kept."""
 
 
 class Jobs:

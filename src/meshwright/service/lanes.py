@@ -20,9 +20,9 @@ from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, asked, prog
 
 Tell = Callable[[Any], None]
 WAITING = 6.0
-"""So many times its limit may a question take by the clock: a worker that is nice waits for those that are not."""
+"""Factor on a question's limit by the clock: a worker that is nice waits for those that are not."""
 SHORTEST_S = 0.05
-"""Between two looks at what a worker has used."""
+"""Seconds between two looks at what a worker has used."""
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 STARTING_S = 60.0
 """A worker that has used so much processor time and is not ready is started again."""

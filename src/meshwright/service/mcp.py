@@ -135,7 +135,7 @@ def _answer_schema(tool: str) -> dict[str, Any]:
 
 
 def _elsewhere(name: str) -> dict[str, Any]:
-    """Of a document within an answer, what it is and where its schema is: that of a plan file alone is 64 kB."""
+    """Kind of a document within an answer and where its schema is: that of a plan file alone is 64 kB."""
     title = schemas()[name]["title"]
     return {
         "type": "object",

@@ -27,7 +27,7 @@ from meshwright.service.answering import fault
 
 MOST_AT_ONCE = 2
 TOLD_S = 0.1
-"""Between two messages about progress."""
+"""Seconds between two messages about progress."""
 NOT_ASKED = (*NOT_OF_THE_ANSWER, "no_browser", "replan_from", "lost", "added", "horizon", "profiles", "parallelizer")
 """Fields that a page does not ask for: files to write, plug-ins to load, questions of other verbs."""
 
@@ -41,7 +41,7 @@ class Search:
     request: WebRequest
     started: float = field(default_factory=time.monotonic)
     progress: dict[str, Any] | None = None
-    """As a `SearchProgress`: how much of the space is decided, the quickest plan so far."""
+    """Progress as a `SearchProgress`: how much of the space is decided, the quickest plan so far."""
     result: dict[str, Any] | None = None
 
     @property
@@ -164,7 +164,7 @@ class Searches:
 
 
 def _search(fields: Mapping[str, Any], out: Connection, parent: int) -> None:
-    """In the process of its own, which ends with its parent: answer, or say why not."""
+    """Run the search in its own process, which ends with its parent: answer, or say why not."""
     end_with(parent)
 
     def tell(progress: SearchProgress) -> None:

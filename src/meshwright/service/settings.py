@@ -17,10 +17,10 @@ class Settings:
     workers: int = 2
     """Processes that search."""
     time_limit_s: float = 60.0
-    """For one request; a job has `job_limit_s`."""
+    """Time limit of one request; a job has `job_limit_s`."""
     job_limit_s: float = 3600.0
     memory_limit_bytes: float = 4 * GIB
-    """Of one worker, above what it has when it is ready."""
+    """Memory limit of one worker, above what it has when it is ready."""
     body_limit_bytes: float = 8 * 2**20
     token: str | None = None
     """What `Authorization: Bearer` must hold; None where everyone who reaches the service may ask."""

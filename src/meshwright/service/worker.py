@@ -25,14 +25,14 @@ from meshwright.service.framing import framed, receive
 READY, TOLD, DONE = b"r", b"t", b"d"
 """First bytes of what a worker sends: it can be asked; how far it is; the reply."""
 _HEAD = struct.Struct("!Hd")
-"""Of a reply: its status, and the processor seconds that the worker has used in all."""
+"""Head of a reply: its status, and the processor seconds that the worker has used in all."""
 TOLD_S = 0.2
-"""Between two messages of how far a search is."""
+"""Seconds between two messages of how far a search is."""
 MANY_OBJECTS = 50_000
 """New ones after which Python looks for cycles."""
 NICENESS = 10
-"""Of workers that search: a tenth of the weight of one that answers quick questions, so that estimates come first where
-processors are few, and searches still end."""
+"""Niceness of workers that search: a tenth of the weight of one that answers quick questions, so that estimates come
+first where processors are few, and searches still end."""
 _WARM: dict[str, dict[str, Any]] = {
     "estimate": {"model": "llama-3.1-8b", "gpus": "8xH100", "plan": "tp2.mbs1.z1"},
     "plan": {"model": "llama-3.1-8b", "gpus": "2xH100", "top": 1},

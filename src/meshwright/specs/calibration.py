@@ -21,10 +21,10 @@ class Fitted:
 
     value: float
     low: float
-    """Of the central 90 %."""
+    """Lower end of the central 90 %."""
     high: float
     prior: float
-    """Without the fit."""
+    """The value before the fit."""
 
     @property
     def log_deviation(self) -> float:
@@ -38,7 +38,7 @@ class MeasuredPlan:
 
     model: str
     plan: str
-    """In its one-line form, the batch with it."""
+    """The plan in one line, its batch included."""
     device: str
     devices: int
     seq_len: int
@@ -48,7 +48,7 @@ class MeasuredPlan:
     own: float
     """Measured over predicted under the file's numbers: what is this plan's alone."""
     low: float
-    """Of the step over the measurement, central 90 %."""
+    """Lower end of the step over the measurement, central 90 %."""
     high: float
 
 
@@ -65,13 +65,13 @@ class KindOfRun:
     """What is known of a step before it runs, as far as predictions of some are better than of others."""
 
     host_share: float
-    """Of the step that waits for the host to issue kernels, 0-1."""
+    """Share of the step that waits for the host to issue kernels, 0-1."""
     experts: bool
     seq_len: int
     generation: str
-    """Of the device's architecture."""
+    """Architecture generation of the device."""
     bits: float
-    """Of the operands of products."""
+    """Bits of the operands of matrix products."""
     software: str
     """Generation of the framework, as `library.software.canonical` names it."""
     device: str = ""
@@ -117,10 +117,10 @@ class Ranges:
     seen: tuple[tuple[str, int], ...]
     """Sources with runs in the fit, by name of experience."""
     most_devices: int = 0
-    """Of a run in the fit."""
+    """Devices of the largest run in the fit."""
 
     def half_width(self, kind: KindOfRun) -> float:
-        """Of ln(measured / predicted), central 90 %; at most WIDEST."""
+        """Half-width of the central 90 % of ln(measured / predicted); at most WIDEST."""
         values = kind.doubts(dict(self.seen))
         logarithm = sum(weight * x for (_, weight), x in zip(self.weights, values, strict=True))
         # Compared before the power is taken: large weights would overflow it.
@@ -132,7 +132,7 @@ class Ranges:
         return math.exp(weights["host"] * host_share + weights["experts"] * experts)
 
     def sources(self, name: str) -> int:
-        """With runs of one kind in the fit."""
+        """Number of sources that have runs of one kind in the fit."""
         return dict(self.seen).get(name, 0)
 
 
@@ -144,7 +144,7 @@ class Calibration(HashedOnce):
     date: str
     source: str
     numbers: tuple[tuple[str, Fitted], ...]
-    """By name: `device.hopper.gemm_fraction`, `software.megatron-core.vector_passes`."""
+    """The fitted numbers by name: `device.hopper.gemm_fraction`, `software.megatron-core.vector_passes`."""
     spread: tuple[tuple[str, float], ...] = ()
     """What is left over: the standard deviation of ln(predicted / measured) by kind of run, sources left out."""
     ranges: Ranges | None = None

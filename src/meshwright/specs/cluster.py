@@ -14,7 +14,7 @@ from meshwright.specs.device import MOST, Basis, DeviceSpec, LinkProtocols
 
 MAX_DEVICES = 1_048_576
 AND = " + "
-"""Between the names of groups that count as one."""
+"""Joins the names of groups that count as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class DomainSpec:
     efficiency: float
     """Large-message share of the nominal bandwidth that collectives reach."""
     latency_s: float
-    """Per step of a ring or tree."""
+    """Seconds per step of a ring or tree."""
     in_switch_efficiency: float = 0.0
     """Share of the nominal bandwidth that a reduction in the switches reaches (NVLink SHARP, Quantum SHARP); 0 where
     they do not add."""
     topology: Literal["switch", "mesh", "torus"] = "switch"
     basis: Basis = "datasheet"
     protocols: LinkProtocols | None = None
-    """Of collectives inside the domain, where they were timed."""
+    """Timed protocols of collectives inside the domain, if there are any."""
 
     def __post_init__(self) -> None:
         check = Check(f"domain {self.name}")
@@ -58,12 +58,13 @@ class HostSpec:
     memory_bytes_per_s: float | None = None
     """Nominal, of all channels."""
     link_bytes_per_s: float | None = None
-    """Between one device, or those that share a link, and host memory, per direction; None for the device's own."""
+    """Bandwidth per direction between host memory and one device, or those that share a link; None for the device's
+    own."""
     link_devices: int = 1
     """Devices that share such a link (two cards behind one PCIe switch)."""
     disk_bytes: float | None = None
     disk_read_bytes_per_s: float | None = None
-    """Of all NVMe drives of the host together."""
+    """Read bandwidth of all NVMe drives of the host together."""
     disk_write_bytes_per_s: float | None = None
     """None for as fast as reading."""
 
@@ -107,12 +108,10 @@ class NodeGroup(HashedOnce):
     preemptions_per_node_hour: float = 0.0
     """How often a spot node is taken away, beside failures."""
     unequal_nodes: tuple[tuple[int, int], ...] = ()
-    """Of several groups that count as this one: nodes of each and devices of such a node, in order, where these differ.
-
-    The group's own nodes are then as large as the largest size that divides them all.
-    """
+    """Nodes of each group that counts as this one, and devices of such a node, in order, where these differ. The
+    group's own nodes are then as large as the largest size that divides them all."""
     counted: tuple[NodeGroup, ...] = field(default=(), compare=False)
-    """Those groups as the cluster states them, in the order of the devices; none of a group that a cluster states."""
+    """The groups that this one stands for, as the cluster states them and in the order of the devices; else empty."""
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")
@@ -167,12 +166,12 @@ class NodeGroup(HashedOnce):
 
     @property
     def busy_power_w(self) -> float | None:
-        """Of one device while it works: the group's own before the device's limit."""
+        """Power of one device while it works: the group's own before the device's limit."""
         return self.power_w_per_device if self.power_w_per_device is not None else self.device.power_w
 
     @property
     def waiting_power_w(self) -> float | None:
-        """Of one device while it waits; a measured mean holds the waiting already."""
+        """Power of one device while it waits; a measured mean includes the waiting already."""
         stated = None if self.power_w_per_device is not None else self.device.idle_power_w
         return self.busy_power_w if stated is None else stated
 
@@ -183,7 +182,7 @@ class LinkSpec:
 
     between: tuple[str, str]
     bandwidth_bytes_per_s: float
-    """Per device of the smaller side and direction."""
+    """Bandwidth per direction and device of the smaller side."""
     latency_s: float
     efficiency: float | None = None
     """Large-message share of the bandwidth that is reached; None for that of the fabrics, 1 for a measured speed."""

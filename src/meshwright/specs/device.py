@@ -14,7 +14,7 @@ from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 MOST = 1e30
-"""Of a number of kernels or links: products of larger ones are no numbers."""
+"""Largest count of kernels or links: products of larger ones overflow."""
 MOST_EXPONENT = 10.0
 
 
@@ -87,13 +87,13 @@ class KernelEfficiency:
     flash_fa2_share: float = 1.0
     """Rate of the second generation over the best."""
     power_exponent: float = 0.0
-    """Of the rate of large products in the power per peak FLOP/s: 0 where the power limit does not bind."""
+    """Exponent of the rate of large products in the power per peak FLOP/s: 0 where the power limit does not bind."""
     power_w_per_tflop: float = 0.0
     """Power limit over dense 16-bit TFLOP/s of the device whose rates these are."""
     products: tuple[ProductCurve, ...] = ()
-    """By format, where kernels were timed over many shapes; others take `k_half` and a plain roofline."""
+    """Rate curves by format, where kernels were timed over many shapes; others take `k_half` and a plain roofline."""
     flash_tail: float = 0.3
-    """Of the block of queries with most keys, what the device waits for it at the end."""
+    """Share of the query block with the most keys that the device waits for at the end."""
     flash_dims: tuple[tuple[int, float], ...] = ()
     """Head dim, and the rate of fused attention over that of 128, where measured; others follow `flash_dim_half`."""
     flash_latent_share: float | None = None
@@ -205,7 +205,7 @@ class DeviceSpec(HashedOnce):
     efficiency: KernelEfficiency
     aliases: tuple[str, ...] = ()
     power_w: float | None = None
-    """Its limit."""
+    """Power limit."""
     idle_power_w: float | None = None
     """While it waits, as measured; None where nobody measured it, and its limit bounds it."""
     price_per_hour: float | None = None
@@ -287,7 +287,7 @@ class NodeDefaults:
     scaleup_topology: Literal["switch", "mesh", "torus"] = "switch"
     host_name: str
     host_bytes_per_s: float
-    """Between devices of one node outside the scale-up domain."""
+    """Bandwidth between devices of one node outside the scale-up domain."""
     host_efficiency: float = 0.75
     """Large-message share of it that collectives reach; half where drivers allow no peer copies (GeForce)."""
     fabric_name: str

@@ -26,9 +26,9 @@ class Dispatcher:
     """One dispatcher, of at most one trait; without any, an all-to-all of every copy of a token."""
 
     name: str
-    """In plan files, and `--pin dispatcher=NAME`."""
+    """Name in plan files and in `--pin dispatcher=NAME`."""
     token: str
-    """In plans of one line; empty for the one that needs none."""
+    """Token in one-line plans; empty for the default."""
     once: bool = False
     """A token enters a domain once, and there a rank once, however many of its experts are there."""
     by_level: bool = False
@@ -78,11 +78,11 @@ DISPATCHERS: dict[str, Dispatcher] = {
         Dispatcher(name="move-experts", token="epmove", moves=True, searched="loads", runs=True),
     )
 }
-"""By name, in the order in which searches try them; columns hold the number of each."""
+"""The dispatchers by name, in the order in which searches try them; columns hold the number of each."""
 
 
 def searched_dispatchers(*, loads: bool = False) -> tuple[str, ...]:
-    """Those that a search tries unasked.
+    """Names of the dispatchers that a search tries unasked.
 
     Args:
         loads: whether a load of experts is stated.

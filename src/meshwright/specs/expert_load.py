@@ -20,7 +20,7 @@ class ExpertLoad:
     """Exponent S: the n-th most popular expert gets a share proportional to n^-S, 0 for experts drawn alike. Which
     experts are popular differs from layer to layer."""
     experts: int = 0
-    """That the law holds for; 0 until the model is known."""
+    """Experts the law holds for; 0 until the model is known."""
     visited: float = 1.0
     """Experts that a token visits, none twice, so that none gets more than 1 / visited of all pairs; 1 until the model
     is known."""
@@ -44,7 +44,7 @@ class ExpertLoad:
 
     @property
     def described(self) -> str:
-        """As an assumption states it."""
+        """The load in words, for the list of assumptions."""
         if self.zipf is not None:
             return f"zipf:{self.zipf:g}"
         return f"counted on {len(self.counts)} layer{'s' * (len(self.counts) > 1)}"
@@ -98,7 +98,7 @@ def _check_counts(counts: tuple[tuple[float, ...], ...]) -> None:
 
 
 UNEQUAL_SUMS = 1e-3
-"""Of counts: shares written with three digits still sum."""
+"""Relative difference up to which sums of counts are equal: shares written with three digits pass."""
 
 
 def _refused(what: str, why: str, fix: str) -> InputError:

@@ -15,13 +15,14 @@ class Failures:
     rate_per_device_hour: float | None = None
     """Unexpected stops of the job, per device and hour; 0 for a run that nothing interrupts."""
     restart_s: float | None = None
-    """From a failure until the job trains again from its last checkpoint: noticed, replaced, loaded, warmed up."""
+    """Seconds from a failure until the job trains again from its last checkpoint: noticed, replaced, loaded, warmed
+    up."""
     interval_s: float | None = None
-    """Between two checkpoints."""
+    """Seconds between two checkpoints."""
     stall_s: float | None = None
-    """That training stands still while a checkpoint is taken."""
+    """Seconds that training stands still while a checkpoint is taken."""
     repair_s: float | None = None
-    """Until a node that failed is back; None where another one always stands in at once."""
+    """Seconds until a failed node is back; None where another one always stands in at once."""
     spares: int = 0
     """Nodes that stand in for those in repair."""
     short: Literal["wait", "replan"] = "wait"

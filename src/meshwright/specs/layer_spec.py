@@ -37,7 +37,7 @@ class LayerSpec(HashedOnce):
     wide: bool = False
     """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
-    """Of `ModelSpec.streams`, whose tokens it works on; the text's where empty."""
+    """Name in `ModelSpec.streams` of the stream whose tokens it works on; empty for the text."""
     cross: Annotated[Mixer, ByKind(CROSS_MIXERS)] | None = None
     """Cross attention between attention and MLP (the decoder of Vaswani et al. 2017)."""
 
@@ -64,7 +64,7 @@ class LayerSpec(HashedOnce):
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
-        """Its mixer, or those that stand side by side."""
+        """The mixers of the layer: one, or several side by side."""
         return self.attention.each
 
     @property
@@ -85,7 +85,7 @@ class LayerSpec(HashedOnce):
         return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden) + self.mixing_parameters(hidden)
 
     def mixing_parameters(self, hidden: int) -> int:
-        """Of what mixes copies of the residual stream: weights in and out of n copies, and n x n, around every part.
+        """Parameters that mix copies of the residual stream: in and out of n copies, and n x n, around every part.
 
         AltUp has a router with a norm, n x n^2 weights that predict, n x n that correct, and scales, once a layer.
         """
@@ -103,7 +103,7 @@ class LayerSpec(HashedOnce):
         return (2 + (self.residuals if self.residual_mixing else 0)) * self.residuals
 
     def describe(self, hidden: int) -> dict[str, object]:
-        """Its sizes by name.
+        """Sizes of the layer by name.
 
         Args:
             hidden: width of the model.

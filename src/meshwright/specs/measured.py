@@ -112,7 +112,7 @@ class MeasuredModel:
 
     @property
     def num_layers(self) -> int:
-        """Without embedding and head, as plans count."""
+        """Layers without embedding and head, as plans count them."""
         return self.profiled_layers - 2
 
     def describe(self) -> dict[str, object]:

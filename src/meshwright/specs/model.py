@@ -57,16 +57,16 @@ class ModelSpec(HashedOnce):
     head_transform: bool = False
     """A square matrix with bias and a norm before the head's projection (Devlin et al. 2018)."""
     idle_parameters: int = 0
-    """Of the checkpoint beside these, which no token visits and nothing trains, held where the embedding is: those of
-    a tower without images."""
+    """Parameters of the checkpoint that no token visits and nothing trains, held where the embedding is: those of a
+    tower without images."""
     source: str = ""
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
-    """What of the model is left out or planned differently; printed with the answer."""
+    """What part of the model is left out or planned differently; printed with the answer."""
     settings: ModelSettings = UNSTATED
     """Constants that change neither sizes nor work, for the files of frameworks."""
     tuning: Tuning | None = None
-    """What of it is trained; None for everything. Its layers say so each."""
+    """What part of it is trained; None for everything. Its layers say so each."""
 
     def __post_init__(self) -> None:
         check = Check(f"model {self.name}")
@@ -226,7 +226,7 @@ class ModelSpec(HashedOnce):
 
     @property
     def spread_parameters(self) -> int:
-        """Of what makes copies of the embeddings, and the norm of the inputs that layers have of their own.
+        """Parameters that make copies of the embeddings, and the norm of the inputs that layers have of their own.
 
         AltUp has a square matrix for each copy but the first; others repeat the embeddings.
         """
@@ -236,7 +236,7 @@ class ModelSpec(HashedOnce):
 
     @property
     def merge_parameters(self) -> int:
-        """Of what merges copies of the residual stream before the head."""
+        """Parameters that merge copies of the residual stream before the head."""
         copies = self.residuals
         if self.last_layer().altup:
             return (copies - 1) * self.hidden**2
@@ -311,7 +311,7 @@ class ModelSpec(HashedOnce):
 
 @lru_cache(maxsize=64)
 def _kinds(model: ModelSpec) -> tuple[LayerSpec, ...]:
-    """Its distinct layers: they are asked for more often than anything else of it."""
+    """The distinct layers of a model; cached, because they are asked for more often than anything else of it."""
     if model.tuning is not None:
         return tuple(_tuned_counts(model))
     return tuple(dict.fromkeys(layer for run in model.runs for layer in run.layers))

@@ -27,7 +27,7 @@ class StreamTokens:
 
     sequences: float
     length: int
-    """Of each."""
+    """Tokens of each sequence."""
     whole: bool
     """Context ranks share out whole sequences of it, not parts of each."""
 
@@ -58,7 +58,7 @@ class Linear:
     of_heads: bool = False
     """Makes or takes tensors of attention heads, which ranks can exchange for tokens."""
     tied: bool = False
-    """Its matrix is the embedding's table."""
+    """Whether the matrix is the embedding's table."""
     trained: bool = True
     """Whether its weights have gradients."""
     adapter: bool = False
@@ -68,12 +68,13 @@ class Linear:
     forward_weight_bytes: float = 0.0
     """Bytes moved per weight before a forward product, to make a stored weight again for example."""
     backward_weight_bytes: float = 0.0
-    """Likewise before a product of the backward pass."""
+    """Bytes moved per weight before a product of the backward pass."""
     merged: bool = False
-    """Its frozen weights are added to those of an adapter before each product, so that they have a gradient, too, of
-    which the adapter's is made."""
+    """Whether the frozen weights are added to those of an adapter before each product, so that they have a gradient,
+    too, of which the adapter's is made."""
     tokens: StreamTokens | None = None
-    """Those it works on, None for the layer's own: keys and values of cross attention are made of another stream."""
+    """Tokens the operator works on, None for the layer's own: keys and values of cross attention are made of another
+    stream."""
 
     @property
     def parameters(self) -> int:
@@ -105,9 +106,9 @@ class CoreAttention:
     entry: int = 0
     """Tokens that one of the keys beyond the window stands for; 0 for no such keys."""
     picked: int | None = None
-    """Of these keys, those that a query sees at most; None for all."""
+    """Largest number of these keys that a query sees; None for all."""
     keys: StreamTokens | None = None
-    """Whose keys its queries see, None for those of their own sequence."""
+    """Stream whose keys the queries see; None for those of their own sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class Scores:
     name: str
     module: str
     heads: int
-    """Whose scores are added up; keys have one head."""
+    """Heads whose scores are added up; keys have one head."""
     dim: int
     picked: int
     """Keys that a query attends to."""
@@ -140,12 +141,12 @@ class Scan:
     chunk: int
     """Tokens computed by products; the state is written and read once a chunk."""
     recurrence_flop: float
-    """Per token, as a recurrence: what the model asks for whatever the kernel does."""
+    """FLOP per token as a recurrence: what the model asks for, whatever the kernel does."""
     forward_flop: float
-    """Per token, of products of chunks."""
+    """FLOP per token of the products of chunks."""
     backward_flop: float
     forward_scalar_flop: float = 0.0
-    """Per token, in 32 bits outside of products."""
+    """FLOP per token in 32 bits, outside of products."""
     backward_scalar_flop: float = 0.0
     forward_elements: float
     """Read and written per token, the state not included."""
@@ -202,7 +203,7 @@ class Kept:
 
     name: str
     elements: float
-    """Per token of its region; per token and key for scores."""
+    """Elements per token of its region; per token and key for scores."""
     role: Literal["activation", "input", "function", "attention", "mask", "fp32"]
     """Which format: `input` of a linear is kept in the compute format (1 byte in fp8), that of an MLP's `function` and
     of core `attention` as the precision says."""
@@ -214,9 +215,9 @@ class Kept:
     weights_of: tuple[str, ...] = ()
     """Linear operators for whose weight gradients alone it is kept; empty where the backward pass needs it anyway."""
     keys: StreamTokens | None = None
-    """Whose keys those are, None for those of the sequence itself."""
+    """Stream of the keys; None for those of the sequence itself."""
     tokens: StreamTokens | None = None
-    """Whose tokens it is kept for, None for the layer's own."""
+    """Stream whose tokens it is kept for; None for the layer's own."""
     of_experts: bool = False
     """Is of the experts' weights: `elements` are those of all experts, whatever the tokens."""
 
@@ -351,7 +352,7 @@ class LayerWork(HashedOnce):
     reached: bool = True
     """Whether gradients flow into it; without, it has no backward pass and keeps nothing."""
     tokens: StreamTokens | None = None
-    """Those it works on, None for the text's."""
+    """Stream whose tokens the layer works on; None for the text's."""
 
     @property
     def parameters(self) -> int:

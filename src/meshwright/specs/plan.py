@@ -259,4 +259,4 @@ def _first_layer(chunk: Chunk) -> tuple[bool, int]:
 
 
 _THE_FIRST = (False, 0)
-"""Of a chunk before which no other with layers comes."""
+"""Answer for a chunk before which no other with layers comes."""

@@ -161,7 +161,7 @@ class StatedFormat:
     """A format that a question may state beside the recipe."""
 
     attribute: str
-    """Of `Precision`."""
+    """Attribute of `Precision` that it sets."""
     formats: tuple[str, ...]
     says: str
     """What the format is of, as it follows the name of the format."""

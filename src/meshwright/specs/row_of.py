@@ -22,7 +22,7 @@ class Homogeneous:
     """What a homogeneous plan consists of."""
 
     strategy: LayerStrategy
-    """Of every layer, its recompute that of the layers behind the block."""
+    """Strategy of every layer; its recompute is that of the layers behind the block."""
     block: int
     """First layers of each chunk recomputed in full; 0 where `strategy.recompute` holds for all."""
     pp: int
@@ -30,7 +30,7 @@ class Homogeneous:
     layers: tuple[int, ...]
     """Layers of each virtual stage, in order."""
     held: tuple[tuple[tuple[int, str], ...], ...]
-    """By worker: the virtual stages that it holds, chunk by chunk, each with the kind of copy."""
+    """Virtual stages that each worker holds, chunk by chunk, each with the kind of copy."""
     pipeline: Pipeline
 
 
@@ -168,7 +168,7 @@ def _worker_problems(pipeline: Pipeline, *, unevenly: bool) -> Iterator[Problem]
 
 
 def _chunks_held(pipeline: Pipeline) -> list[int]:
-    """Of each worker, replicas and what is kept against failures left out."""
+    """Primary chunks of each worker; replicas and copies against failures are not counted."""
     return [sum(chunk.copy == "primary" for chunk in worker.chunks) for worker in pipeline.workers]
 
 

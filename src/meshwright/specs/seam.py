@@ -35,7 +35,7 @@ class PartialPlan:
     devices: int
     micro_batch: int
     forward_s: float
-    """Per micro-batch."""
+    """Seconds of forward per micro-batch."""
     backward_s: float
     sync_s: float
     """Gradient synchronisation and optimizer per step that compute does not hide."""

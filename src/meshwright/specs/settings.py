@@ -11,14 +11,14 @@ class ModelSettings:
 
     rope_base: float | None = None
     rope_kind: str | None = None
-    """Of its scaling, as config.json calls it: default, linear, llama3, yarn, longrope."""
+    """Kind of the rope's scaling, as config.json calls it: default, linear, llama3, yarn, longrope."""
     rope_numbers: tuple[tuple[str, float], ...] = ()
-    """Of its scaling, by their names in config.json."""
+    """Numbers of the rope's scaling, by their names in config.json."""
     rope_share: float | None = None
     """Share of a head's width that is rotated; None for all of it."""
     norm_epsilon: float | None = None
     activation: str | None = None
-    """Of the MLP, as config.json calls it: silu, gelu, gelu_pytorch_tanh, relu2."""
+    """Activation of the MLP, as config.json calls it: silu, gelu, gelu_pytorch_tanh, relu2."""
     router_score: str | None = None
     """softmax or sigmoid."""
     router_bias: bool = False
@@ -42,4 +42,4 @@ class ModelSettings:
 
 
 UNSTATED = ModelSettings()
-"""Of a model whose config states none."""
+"""Settings of a model whose config states none."""

@@ -82,7 +82,7 @@ SHARDINGS: dict[str, ShardingKind] = {
         ShardingKind(name="z1in", zero=1, grouped=True),
     )
 }
-"""By name, in the order in which searches try them."""
+"""The kinds of sharding by name, in the order in which searches try them."""
 UNSHARDED = "z0"
 """The kind of a plan that names none, and of one whose ranks share no states."""
 

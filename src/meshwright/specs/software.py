@@ -15,7 +15,7 @@ WholeGradients = Literal["never", "pipelines", "always"]
 DdpBuckets = Literal["", "gradients", "weights"]
 
 CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
-"""What of a layer a CUDA graph may hold by itself, as Megatron-Core names it."""
+"""What part of a layer a CUDA graph may hold by itself, as Megatron-Core names it."""
 
 DEFAULT_SOFTWARE = "megatron-core"
 """What a workload runs under unless it says otherwise."""
@@ -67,8 +67,8 @@ class Software:
     product_share: float
     """Rate of matrix products over the best the device reaches, 0-1: layouts, libraries, clocks under load."""
     wave_loss: float
-    """Of a wave of tiles, what a product that does not fill its last wave loses at most, 0-1: its libraries split tiles
-    or choose among shapes (0.1), or run whole waves (1)."""
+    """Largest loss of a product that does not fill its last wave of tiles, in waves, 0-1: its libraries split tiles or
+    choose among shapes (0.1), or run whole waves (1)."""
     flash: FlashKernel
     """Generation of the fused attention kernels."""
     cast_passes: float
@@ -78,8 +78,8 @@ class Software:
     overlap: float
     """Share of the communication meant to be hidden that has compute beside it in time, 0-1."""
     step_s: float
-    """Per step outside of forward and backward, whatever the model: data, sum of the loss, waits for the norm of the
-    gradients, logging."""
+    """Seconds per step outside of forward and backward, whatever the model: data, sum of the loss, waits for the norm
+    of the gradients, logging."""
     engine_bytes: float
     """Device memory that the framework takes whatever the model: buckets, workspaces, its own communicators."""
     fragmentation: float

@@ -45,7 +45,7 @@ class Tensor1D:
 
     @property
     def name(self) -> str:
-        """Of the strategy in the catalogue."""
+        """Name of the strategy in the catalogue."""
         return "1d"
 
     @property
@@ -91,12 +91,12 @@ class TensorPerOperator:
 
     @property
     def name(self) -> str:
-        """Of the strategy."""
+        """Name of the strategy."""
         return self.kind
 
     @property
     def shards_sequence(self) -> bool:
-        """As the table says, which is not read."""
+        """True for more than one rank: how each operator shards is in the table, which is not read here."""
         return self.degree > 1
 
 
@@ -138,7 +138,7 @@ class ExpertParallel:
     placement: tuple[int, ...] = ()
     """Rank of each expert, the same in all layers; empty for blocks in order."""
     placed_by_load: bool = False
-    """In each layer the most loaded expert goes first, to the least loaded rank with a free slot (SmartMoE)."""
+    """Whether in each layer the most loaded expert goes first, to the least loaded rank with a free slot (SmartMoE)."""
     drop_duplicates: bool = False
     """Drop the copies tensor ranks hold before dispatch (DeepSpeed-TED)."""
     stash_collectives: bool = False
@@ -231,8 +231,8 @@ class Recompute:
     """`selective` repeats the named modules, `full` the layer from its input, `grouped` runs of `group` layers from one
     kept input, `optimal` follows a table (Checkmate)."""
     modules: tuple[str, ...] = ()
-    """For `selective`: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts; or half_products alone:
-    everything but attention, exchanges and every second product."""
+    """Modules that `selective` repeats: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts; or
+    half_products alone: everything but attention, exchanges and every second product."""
     group: int = 1
     reference: str = ""
 

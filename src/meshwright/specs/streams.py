@@ -104,7 +104,7 @@ class Clips:
     longest_s: float | None = None
     """The longest clip; None for any."""
     seconds: float | None = None
-    """Of each clip; None until the workload says it."""
+    """Seconds of each clip; None until the workload says it."""
 
     def __post_init__(self) -> None:
         check = Check("clips")
@@ -146,14 +146,14 @@ class Stream:
     """Tokens beside the text, with what stands before and behind their layers."""
 
     name: str
-    """As layers name it in `stream`, and cross attention in `memory`."""
+    """Name by which layers refer to it in `stream`, and cross attention in `memory`."""
     hidden: int
     """Width of its residual stream."""
     tower: bool
     """Whether its layers stand whole on the first pipeline stage; an encoder's are cut as the text's are."""
     sequences: float | None = None
-    """Per sample: images, pieces of clips, or one input of an encoder; windows of them where attention stays within
-    windows. None until the workload says it."""
+    """Sequences per sample: images, pieces of clips, or one input of an encoder; windows of them where attention stays
+    within windows. None until the workload says it."""
     length: int | None = None
     """Tokens of each, None until the workload says it: an image size, the length of an encoder's input."""
     images: Images | None = None
@@ -163,11 +163,11 @@ class Stream:
     window_of: str = ""
     """The stream whose tokens these are, cut into windows of `length`."""
     embedded: bool = False
-    """Its tokens are looked up in the text's table."""
+    """Whether its tokens are looked up in the text's table."""
     stem: tuple[Projection, ...] = ()
-    """From pixels, frames or tokens to its layers."""
+    """Products from pixels, frames or tokens to the layers."""
     projector: tuple[Projection, ...] = ()
-    """From its layers to the text."""
+    """Products from the layers to the text."""
     tables: int = 0
     """Parameters outside matrices and layers: position tables, class tokens, norms."""
 
@@ -183,7 +183,7 @@ class Stream:
 
     @property
     def tokens(self) -> StreamTokens:
-        """Its tokens per sample.
+        """Tokens of the stream per sample.
 
         Raises:
             InputError: the workload has not said how many there are.
@@ -212,11 +212,11 @@ class Stream:
 
     @property
     def parameters(self) -> int:
-        """Before and behind the layers."""
+        """Parameters before and behind the layers."""
         return sum(each.parameters for each in (*self.stem, *self.projector)) + self.tables
 
     def describe(self) -> dict[str, object]:
-        """Its sizes by name."""
+        """Sizes of the stream by name."""
         found: dict[str, object] = {
             "name": self.name,
             "hidden": self.hidden,

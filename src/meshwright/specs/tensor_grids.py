@@ -15,9 +15,9 @@ class TensorGrid:
     """A shape of tensor groups."""
 
     name: str
-    """Of its strategy in the catalogue."""
+    """Name of the strategy in the catalogue."""
     shape: str
-    """In words."""
+    """The shape in words."""
     sides: Callable[[int], Sides | None]
     """Sides of a group of so many ranks; None where no such grid has as many."""
     degree: Callable[..., int]
@@ -26,7 +26,7 @@ class TensorGrid:
     """Numbers that name it."""
 
     def token(self, degree: int) -> str:
-        """In the one-line form of plans."""
+        """Token of the group in one-line plans."""
         sides = self.sides(degree)
         return f"tp{degree}-{self.name}" if sides is None else f"tp{self.name}{'x'.join(map(str, sides))}"
 
@@ -65,7 +65,7 @@ GRIDS: dict[str, TensorGrid] = {
         TensorGrid("3d", "q x q x q", _cube, lambda q: q**3, 1),
     )
 }
-"""By the name of their strategy."""
+"""The grids by the name of their strategy."""
 
 _TOKEN = re.compile(rf"^tp({'|'.join(GRIDS)})([0-9]{{1,3}})((?:x[0-9]{{1,3}})*)$")
 

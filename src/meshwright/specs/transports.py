@@ -18,7 +18,7 @@ class Transport:
 
     name: str
     vendors: tuple[str, ...]
-    """Whose devices it carries tensors of."""
+    """Vendors whose device tensors it carries."""
     path: Literal["devices", "hosts"]
     """Whether it reads device memory, or what was copied to that of the hosts."""
     source: str

@@ -1,4 +1,4 @@
-"""What of a model is trained: everything, all but frozen parts, or adapters of low rank beside frozen weights.
+"""What part of a model is trained: everything, all but frozen parts, or adapters of low rank beside frozen weights.
 
     LoRA   y = W x + B A x      W frozen, A (rank x inputs) and B (outputs x rank) trained
     DoRA   y = m (W + B A) x / ||W + B A||      m, one number per output, trained too
@@ -106,7 +106,7 @@ class Frozen:
     """A part that is not trained, in all layers or some."""
 
     part: str
-    """In `PARTS` or `WHOLES`, or `layers` for all parts of layers."""
+    """A name in `PARTS` or `WHOLES`, or `layers` for all parts of layers."""
     layers: tuple[int, int] | None = None
     """First and last layer of the text; None for all layers."""
 
@@ -129,7 +129,7 @@ class Tuning:
 
     lora: Lora | None = None
     frozen: tuple[Frozen, ...] = ()
-    """Without adapters; with them everything that `train` does not name is frozen."""
+    """What is frozen without adapters; with them everything that `train` does not name is frozen."""
 
     def __post_init__(self) -> None:
         check = Check("tuning")
@@ -184,7 +184,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTuning:
-    """What of one layer is trained."""
+    """What part of one layer is trained."""
 
     frozen: tuple[str, ...]
     """Parts."""

@@ -70,7 +70,8 @@ class LocalGemm:
     parameters: Column
     expert: bool
     replicated: Column = 0.0
-    """Of the parameters: whole on every tensor rank, each with the gradient of its own tokens, to be summed."""
+    """Share of the parameters that is whole on every tensor rank, each with the gradient of its own tokens, to be
+    summed."""
     fetched: Column = 0.0
     """Weights of other ranks that are here while it computes."""
     calls: tuple[Call, ...] = ()
@@ -95,7 +96,7 @@ class LocalScores:
     """Scores that pick keys, on one device."""
 
     pairs: Column
-    """Of all its sequences; each is scored by every head."""
+    """Pairs of all its sequences; each is scored by every head."""
     picked_pairs: Column
     calls: tuple[Call, ...] = ()
 
@@ -135,7 +136,7 @@ class TensorStrategy(ABC):
     """A way to cut the operators of a layer over the ranks of a tensor group."""
 
     name: ClassVar[str]
-    """In plans: `tp4-NAME`, and `--pin tensor=NAME`."""
+    """Name in plans, `tp4-NAME`, and in `--pin tensor=NAME`."""
     summary: ClassVar[str]
     """One line of help."""
     overlaps: ClassVar[tuple[TensorOverlap, ...]] = ("bulk",)
@@ -203,7 +204,7 @@ class TokenTraffic(ABC):
     """What a dispatcher sends instead of one all-to-all of every copy of a token, or instead of it with its traits."""
 
     name: ClassVar[str]
-    """In `Dispatcher.traffic`."""
+    """Name in `Dispatcher.traffic`."""
 
     @abstractmethod
     def calls(
@@ -230,7 +231,7 @@ class StateBlock:
     """The state of a recurrence at the end of one rank's tokens, of which context parallelism makes calls."""
 
     state_bytes: Column
-    """Of the sequences and heads of one rank."""
+    """Bytes of the state of the sequences and heads of one rank."""
     heads_bytes: Column
     """Inputs and outputs of the rank's own tokens, of all heads of its tensor rank."""
 
@@ -242,7 +243,8 @@ class AttentionBlock:
     tokens_bytes: Column
     """Keys and values of the tokens that one rank of the level holds, of the heads it computes."""
     backward_bytes: Column
-    """Of them what is summed over the ranks in backward: their gradients, and they again where they are sent again."""
+    """Bytes that are summed over the ranks in backward: gradients of keys and values, and these again where they are
+    sent again."""
     heads_bytes: Column
     """Queries, keys, values and outputs of the rank's own tokens, of all heads of its tensor rank."""
 
@@ -251,7 +253,7 @@ class ContextStrategy(ABC):
     """A way in which attention sees the whole of a sequence whose tokens are spread over ranks."""
 
     name: ClassVar[str]
-    """In plans: `cp4-NAME`, and `--pin cp_kind=NAME`."""
+    """Name in plans, `cp4-NAME`, and in `--pin cp_kind=NAME`."""
     summary: ClassVar[str]
     swaps_heads: ClassVar[bool] = False
     """Each rank computes whole sequences of fewer heads."""
@@ -284,7 +286,7 @@ class WeightPassing(ABC):
     """
 
     name: ClassVar[str]
-    """In `DataParallel.passing`."""
+    """Name in `DataParallel.passing`."""
 
     @abstractmethod
     def problems(self, strategy: LayerStrategy, *, layers: int, workers: int, experts: bool) -> Iterator[Problem]:

@@ -43,7 +43,7 @@ class BlockProduct:
     row_shards: Names = ()
     """Axes over which rows are split besides, and gathered for the product."""
     column_shards: Names = ()
-    """Likewise, columns."""
+    """Axes over which columns are split besides, and gathered."""
     gather: tuple[Side, Names] = ("width", ())
     """Axis of X that is gathered before the product, and over which axes."""
     scatter: tuple[Side, Names] = ("samples", ())
@@ -61,9 +61,9 @@ class TensorBlocks:
     stream: ActivationBlocks
     inner: ActivationBlocks
     into: BlockProduct
-    """From the stream to the inner tensor."""
+    """Product from the stream to the inner tensor."""
     out: BlockProduct
-    """And back."""
+    """Product from the inner tensor back to the stream."""
     table: Names
     """Axes over which the rows of the embedding table are split; partial rows are summed and scattered over them."""
 

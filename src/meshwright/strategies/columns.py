@@ -28,7 +28,7 @@ Compressions = np.ndarray
 
 
 class HiddenShares(NamedTuple):
-    """What of a tensor collective the product beside it may hide."""
+    """What part of a tensor collective the product beside it may hide."""
 
     compute: Float[np.ndarray, "rows"]
     """Part of the product that is there to hide it."""
@@ -112,12 +112,12 @@ class StrategyColumns:
 
     @cached_property
     def rings(self) -> HiddenShares:
-        """Of collectives that go piece by piece beside a product, on rows of rings."""
+        """Hidden shares of collectives that go piece by piece beside a product, on rows of rings."""
         return self._hidden(self.tp_overlap == OVERLAPS.index("ring"))
 
     @cached_property
     def overlapped(self) -> HiddenShares:
-        """Of collectives beside a product that does not need them, on rows with any overlap."""
+        """Hidden shares of collectives beside a product that does not need them, on rows with any overlap."""
         return self._hidden(self.tp_overlap != OVERLAPS.index("none"))
 
     def _hidden(self, where: Bool[np.ndarray, "rows"]) -> HiddenShares:

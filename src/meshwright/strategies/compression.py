@@ -37,7 +37,7 @@ class Compression(ABC):
     rounds: ClassVar[int] = 1
     """Exchanges that wait for each other."""
     error_bytes: ClassVar[float] = 4.0
-    """Of every parameter: what was left out so far."""
+    """Bytes of every parameter for what was left out so far."""
     touched_bytes: ClassVar[float]
     """Device memory read and written for a parameter, to make it small and large again."""
     optimizer: ClassVar[str] = ""

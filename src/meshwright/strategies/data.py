@@ -244,7 +244,7 @@ def state_bytes(
 
 
 COPY_BYTES = 4.0
-"""Of a gradient in 16 bits once more in fp32, as the optimizer reads it."""
+"""Bytes of a 16-bit gradient once more in fp32, as the optimizer reads it."""
 
 
 def tile_bytes(
@@ -264,10 +264,8 @@ def tile_bytes(
 
 
 OUTER_BYTES = 8.0
-"""Of a parameter: the weights that all replicas last agreed on and the momentum of the outer optimizer, in fp32.
-
-Source: Douillard et al. 2023, DiLoCo (arXiv 2311.08105), algorithm 1.
-"""
+"""Bytes of a parameter: the weights that all replicas last agreed on and the momentum of the outer optimizer, in fp32.
+Source: Douillard et al. 2023, DiLoCo (arXiv 2311.08105), algorithm 1."""
 
 
 def _beside_bytes(sharding: ShardingColumns, share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -21,7 +21,7 @@ from meshwright.strategies.base import Call, ExpertMethod, Kind, LocalGemm, Phas
 from meshwright.strategies.columns import Column, StrategyColumns, full_width, local_width
 
 SIZES_ALONE = WeightBytes()
-"""For those who ask for sizes, not for traffic."""
+"""Bytes of weights for those who ask for sizes, not for traffic."""
 METHODS = ("experts_moved:MovedExperts", "experts_shadowed:ShadowedExperts")
 """What brings weights of experts to ranks that do not own them: a method is one file of this folder, read where a layer
 has experts, and one line here."""
@@ -68,7 +68,7 @@ def shard_experts(op: Linear, columns: StrategyColumns, top_k: float, formats: W
 
 @cache
 def _methods() -> tuple[ExpertMethod, ...]:
-    """Those of `METHODS`."""
+    """The methods of `METHODS`."""
     found = []
     for place in METHODS:
         module, _, name = place.partition(":")

@@ -55,7 +55,7 @@ class Heads(OneDimension):
         )
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
-        """Those of 1D, with sequence parallelism."""
+        """Rules of 1D with sequence parallelism."""
         return (
             *super().rules(model, seq_len),
             DegreeRule(

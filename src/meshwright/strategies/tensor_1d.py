@@ -30,11 +30,11 @@ class OneDimension(TensorStrategy):
     runs = True
 
     def linear(self, op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
-        """As `shard_linear`."""
+        """The product on one device, as `shard_linear`."""
         return shard_linear(op, columns, activation_bytes)
 
     def vector_calls(self, op: Vector, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
-        """As `vector_calls`."""
+        """The collectives, as `vector_calls`."""
         return vector_calls(op, columns, activation_bytes)
 
     def groups(self, columns: StrategyColumns) -> dict[str, Group]:

@@ -112,7 +112,7 @@ class TwoDimensions(TensorStrategy):
         return self.side(tp) ** 2
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
-        """As `grid_rules`."""
+        """The rules of a grid, as `grid_rules`."""
         return grid_rules(
             self.name, model, sequences=lambda tp: self.side(tp) * self.depth(tp), width=lambda tp: self.side(tp)
         )

@@ -92,7 +92,7 @@ class ThreeDimensions(TensorStrategy):
         return (columns.tokens / q + width_out) * width_in * (1.0 - 1.0 / q)
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
-        """As `grid_rules`; sequences are shared by two edges, and so are the columns of matrices."""
+        """The rules of a grid, as `grid_rules`; two edges share sequences, and the columns of matrices."""
         return grid_rules(
             self.name, model, sequences=lambda tp: self.side(tp) ** 2, width=lambda tp: self.side(tp) ** 2
         )

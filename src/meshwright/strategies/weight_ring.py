@@ -27,8 +27,8 @@ from meshwright.specs.strategy import LayerStrategy
 from meshwright.strategies.base import Degrees, WeightPassing
 
 CHUNKS_OF_WEIGHTS, CHUNKS_OF_GRADIENTS = 3, 1
-"""On a rank beside its own: the weights of the forward and of the backward and the ones that come next, less the rank's
-own group, which is on its way too; gradients that arrive."""
+"""Groups of layers on a rank beside its own: the weights of the forward and of the backward and the ones that come
+next, less the rank's own group, which is on its way too; gradients that arrive."""
 
 
 def turns(ranks: Any, micro_batches: Any) -> Any:

@@ -42,10 +42,10 @@ class ByPeft:
     """How a program has PEFT put adapters on a model."""
 
     listed: bool = False
-    """It looks for linear modules itself and gives PEFT their names: find_all_linear_modules of llamafactory 0.9.5,
-    find_all_linear_names of axolotl 0.19.0 (2026-11)."""
+    """Whether the program looks for linear modules itself and gives PEFT their names: find_all_linear_modules of
+    llamafactory 0.9.5, find_all_linear_names of axolotl 0.19.0 (2026-11)."""
     stores_experts: bool = False
-    """It stores experts in few bits, too: `quantize_moe_experts` of axolotl."""
+    """Whether it stores experts in few bits, too: `quantize_moe_experts` of axolotl."""
 
     def __call__(self, model: ModelSpec, lora: Lora) -> Lora:
         """The adapters that it makes of those that a question asks for."""

@@ -28,7 +28,7 @@ Files = Mapping[str, str]
 OF_PYTORCH = frozenset(("NVIDIA", "AMD"))
 """Vendors whose devices PyTorch drives as CUDA or by its build for ROCm, which most of its frameworks ask for."""
 PLAN_FILE = "plan.json"
-"""Beside the files of every target: the plan itself, which says more than most targets can."""
+"""Name of the plan's own file beside every target's files: it says more than most targets can."""
 
 
 def _key_text(name: str, text: str) -> KeyText | None:
@@ -56,7 +56,7 @@ class Target(ABC):
     name: str
     """`export --to NAME`, `plan --target NAME`, `check --from NAME`."""
     title: str
-    """As its own people write it."""
+    """Title of the framework, as its own people write it."""
     version: str
     """Release or commit whose keys these are, with its date."""
     read: Callable[[Files, int | None], LaunchFile] | None = None
@@ -80,8 +80,8 @@ class Target(ABC):
     option: Callable[[str, str], tuple[str, ...]] = lambda name, value: (f"--{name}", *([value] if value else []))
     """Words that say an option to the target's program."""
     configs: Callable[[Launch], tuple[str, ...] | None] = lambda launch: None
-    """Of the target's own program: where the configuration lies that its words name otherwise than by a path, the first
-    that is there; nothing where its defaults will do. None of other programs."""
+    """Where the configuration lies that the words of a launch name otherwise than by a path: the first that is there;
+    nothing where defaults will do, None for programs that are not the target's own."""
     programs: str = ""
     """Pattern of its own programs, where others that are given its files may lay out devices in a way of their own."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
@@ -93,11 +93,11 @@ class Target(ABC):
     suggested: bool = True
     """Whether answers say of a plan if this target runs it, unless asked."""
     software: str | None = None
-    """Whose kernels and memory price its plans, by name in the library; None for the default."""
+    """Software whose kernels and memory price its plans, by name in the library; None for the default."""
     formats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What its own recipe of a `--dtype` states besides, by the name of the option: `weight_dtype`."""
     vendors: frozenset[str] | None = OF_PYTORCH
-    """Whose devices it runs on; None for all."""
+    """Vendors of the devices that it runs on; None for all."""
     adapters: Callable[[ModelSpec], str] = lambda model: ""
     """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
     adapted: Callable[[ModelSpec, Lora], Lora] = lambda model, lora: lora
@@ -134,7 +134,7 @@ class Target(ABC):
         return (*self._unfit(job), *self.refused(job))
 
     def _unfit(self, job: Job) -> Iterator[Problem]:
-        """What of the cluster keeps any plan from running."""
+        """What part of the cluster keeps any plan from running."""
         for group in job.cluster.groups:
             vendor = group.device.vendor
             if self.vendors is not None and collective_library(vendor) and vendor not in self.vendors:
@@ -256,5 +256,5 @@ def file_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> 
 
 
 def text_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> str:
-    """As `file_of`, the text alone."""
+    """Text of a target's file, found as by `file_of`."""
     return file_of(files, name, recognised)[1]

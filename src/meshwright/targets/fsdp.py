@@ -18,7 +18,7 @@ SAYS: dict[str, Says] = {
     "offload.gradients": only(0.0, 1.0),
     "offload.weights": only(0.0, 1.0),
 }
-"""Of FSDP2 of PyTorch."""
+"""What FSDP2 of PyTorch can say of a plan."""
 IN_16_BITS = stated(
     PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
 )
@@ -110,7 +110,7 @@ def sharding(sharded: bool, *, dp: int, replicate: int, cp: int = 1, reshard: bo
 
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""Of FSDP1, by number from 1."""
+"""Sharding strategies of FSDP1, by number from 1."""
 
 
 def of_strategy(reader: KeyReader, key: str, name: str, dp: int, *, cp: int = 1, nodes: str) -> dict[str, Any]:

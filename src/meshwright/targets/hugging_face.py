@@ -170,9 +170,9 @@ class Arguments:
     seq_len: int | None = None
     """None where no program of ours is there to say it."""
     devices: int | None = None
-    """As `seq_len`."""
+    """Devices of the job; None where no program of ours is there to say it."""
     attention: str | None = None
-    """As `seq_len`: `materialised` or `flash`."""
+    """Attention, `materialised` or `flash`; None where no program of ours is there to say it."""
     compiled: bool = False
     """Whether PyTorch's compiler makes the kernels."""
     synced: bool | None = False

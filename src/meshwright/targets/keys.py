@@ -83,7 +83,7 @@ def known_keys(package: str) -> dict[str, Key]:
 
 
 def keys_of(target: str, keys: Mapping[str, Any]) -> Keys:
-    """Those of some keys that a target's own configuration has; nothing where its keys are no table of facts."""
+    """The keys that a target's own configuration has; none where its keys are no table of facts."""
     package = f"meshwright.targets.{target.replace('-', '_')}"
     known = known_keys(package) if (files(package) / "keys.tsv").is_file() else {}
     return {path: value for path, value in keys.items() if path in known}
@@ -301,9 +301,9 @@ class KeyFile:
     """The file of keys that a target reads."""
 
     title: str
-    """Of the target."""
+    """Title of the target."""
     name: str
-    """With the suffix of its language, JSON or YAML."""
+    """Name of the file, with the suffix of its language, JSON or YAML."""
     package: str
     """The target's folder, with its `keys.tsv`."""
     marks: tuple[tuple[str, ...], ...]
@@ -343,7 +343,7 @@ class KeyFile:
         return said
 
     def read(self, files: Files) -> KeyReader:
-        """Its keys among the files of a run, with those that the target does not know as problems.
+        """Reader of the keys among the files of a run, with those that the target does not know as problems.
 
         Raises:
             InputError: the text is not of the language.

@@ -27,7 +27,8 @@ FUSED: dict[str, tuple[str, str]] = {
     "phi3": ("qkv_proj", "gate_up_proj"),
     "qwen": ("c_attn", ""),
 }
-"""By family: the module of queries, keys and values, and that of gate and up; empty where these have one each."""
+"""Fused modules by family: that of queries, keys and values, and that of gate and up; empty where these have one
+each."""
 _PARTS = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 _WHOLE = "attention.linear_qkv", "mlp.linear_fc1"
 

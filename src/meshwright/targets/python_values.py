@@ -47,7 +47,7 @@ def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 MOST_ENTRIES = 10_000
-"""Of a list that is made by counting."""
+"""Most entries of a list that is made by counting."""
 
 
 def _text_of(part: ast.expr, names: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ SAYS: dict[str, Says] = fsdp.SAYS | {
     "optimizer": only("adamw", "adam"),
     "precision": only("bf16", "fp32"),
 }
-"""Of frameworks that take all their parallelism from PyTorch."""
+"""What frameworks can say of a plan that take all their parallelism from PyTorch."""
 RULES = (
     Rule(
         field="schedule",

@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def strategy(self) -> LayerStrategy:
-        """Of all layers."""
+        """Strategy of all layers."""
         return self.found.strategy
 
     @property
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def precision(self) -> Precision:
-        """Of the layers."""
+        """Precision of the layers."""
         return self.strategy.precision or self.workload.precision
 
     @property
@@ -245,7 +245,7 @@ def settings_of(job: Job, found: Homogeneous) -> dict[str, object]:
 
 
 def _schedule(found: Homogeneous) -> str:
-    """Its name with parameters; `written by hand` for a table; without a pipeline the plain one."""
+    """Name of the schedule with parameters; `written by hand` for a table; without a pipeline the plain one."""
     schedule = found.pipeline.schedule
     if schedule.orders:
         return "written by hand"

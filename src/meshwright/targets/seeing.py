@@ -210,4 +210,4 @@ NOTES = (
         when=lambda plan: sees(plan) and images_of(plan) is None,
     ),
 )
-"""Of programs that load a model's whole class."""
+"""Notes for programs that load a model's whole class."""

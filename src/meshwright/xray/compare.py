@@ -38,7 +38,7 @@ class ProductRow(Record):
     seen: int
     ours: int
     seconds: float | None
-    """Of those seen, by our kernels; None where the format of the products is not known."""
+    """Seconds of the products seen, by our kernels; None where the format of the products is not known."""
     in_pieces: bool = False
     """Whether products of the same input make as much, cut or joined otherwise."""
 
@@ -57,7 +57,7 @@ class CollectiveRow(Record):
     ranks: int
     phase: str
     payload_bytes: int
-    """Of each; of all where they are a step's."""
+    """Bytes of each; of all where they are a step's."""
     seen: int
     ours: int | None
     """None where only the bytes are known."""

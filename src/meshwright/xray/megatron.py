@@ -94,7 +94,7 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
 
 
 def _replace(tape: Tape, config: Any) -> list[str]:
-    """What of Megatron-Core calls kernels of Transformer Engine or apex calls stand-ins."""
+    """What part of Megatron-Core calls kernels of Transformer Engine or apex calls stand-ins."""
     from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.tensor_parallel import layers, random
 
@@ -271,7 +271,7 @@ def _micro_batches(options: Options, micro: int) -> int:
 
 
 def _to_run(config: Any, of_step: int) -> int:
-    """As many as fill the pipeline and one or one group more: then every further one is like the last."""
+    """Micro-batches to run: those that fill the pipeline and one group more; every further one is like the last."""
     stages = config.pipeline_model_parallel_size
     if config.virtual_pipeline_model_parallel_size:
         return min(of_step, 2 * stages)

@@ -42,7 +42,7 @@ class OperatorForm:
     in_pieces: bool = False
     """Products of one input are cut and joined as each class likes: widths are compared in sum, gradients by work."""
     loss_pieces: int = 1
-    """In which logits are made, one after the other."""
+    """Pieces in which logits are made, one after the other."""
     regathers: bool = True
     """What a column-split product gathered is gathered again in the backward pass, else kept whole."""
     vocab_multiple: int = 1
@@ -51,7 +51,8 @@ class OperatorForm:
     """Sums over a vocabulary that tensor ranks share, and gradients of what each of them holds whole, are reduced over
     tensor ranks by calls of their own, which are not priced."""
     sends_parts: bool = True
-    """Without sequence parallelism, too, a tensor rank sends its part of the tokens to the next stage, else all."""
+    """Whether a tensor rank without sequence parallelism, too, sends its part of the tokens to the next stage; else
+    all."""
 
 
 FORMS = {
@@ -59,9 +60,9 @@ FORMS = {
     "torchtitan": OperatorForm(gated_apart=True, loss_pieces=8, regathers=False),
     "module": OperatorForm(in_pieces=True),
 }
-"""By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`,
-VocabParallelCrossEntropy, `_allreduce_non_tensor_model_parallel_grads`; torchtitan 0.3.0 (2026-11): FeedForward,
-ChunkedLossWrapper, tensor parallelism by DTensor."""
+"""Forms by framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules,
+`--make-vocab-size-divisible-by`, VocabParallelCrossEntropy, `_allreduce_non_tensor_model_parallel_grads`; torchtitan
+0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor."""
 _LOSS, _GRADIENTS = "sums inside the cross-entropy", "gradients of norms and of other small weights"
 
 
@@ -76,7 +77,7 @@ class RankWork:
     dense: float = 0.0
     """Parameters of the rank that its data ranks share gradients of."""
     experts: float = 0.0
-    """Likewise of routed experts."""
+    """Parameters of routed experts that its data ranks share."""
     whole: float = 0.0
     """Parameters that every tensor rank holds and has gradients of from its own tokens alone."""
     unpriced: dict[Exchanged, str] = field(default_factory=dict)

@@ -111,7 +111,7 @@ def _without_propagation(tape: Tape) -> None:
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
-    """What of a parameter lies on this rank."""
+    """What part of a parameter lies on this rank."""
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
@@ -141,7 +141,7 @@ def _flash_attention(tape: Tape) -> None:
 
 
 def _micro_batches(config: Any, dims: Any, asked: int | None) -> tuple[int, int]:
-    """Of a step, and those to run."""
+    """Micro-batches of a step, and those to run."""
     replicas = dims.dp_replicate * dims.dp_shard
     each, batch = config.training.local_batch_size, config.training.global_batch_size
     of_step = max(1, (batch if batch > 0 else each * replicas) // (each * replicas))

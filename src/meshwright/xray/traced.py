@@ -17,11 +17,11 @@ class Operator(Record):
     name: str
     phase: str
     shape: tuple[int, ...]
-    """Of a matrix product: groups, m, n, k; of anything else its first operand."""
+    """Shape of a matrix product: groups, m, n, k; of anything else its first operand."""
     dtype: str
     count: int
     flop: float
-    """Of all of them; 0 where no product is made."""
+    """FLOP of all of them; 0 where no product is made."""
 
     @property
     def is_gemm(self) -> bool:
@@ -61,20 +61,20 @@ class Traced(Record):
     rank: int
     world: int
     micro_batches: int
-    """That were run; the operators are of all of them."""
+    """Micro-batches that were run; the operators are of all of them."""
     of_micro_batches: int
-    """Of a step."""
+    """Micro-batches of a step."""
     parameters: int
-    """On the rank."""
+    """Parameters on the rank."""
     operators: tuple[Operator, ...]
     collectives: tuple[Collective, ...]
     moments: tuple[Moment, ...]
-    """In the order of the step."""
+    """Moments in the order of the step."""
     substitutes: tuple[str, ...]
     """What something stood in for, with the package that has it and needs a GPU."""
     notes: tuple[str, ...]
     seconds: float
-    """On this machine."""
+    """Seconds on this machine."""
 
     @property
     def peak(self) -> Moment:
@@ -83,7 +83,7 @@ class Traced(Record):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Traced:
-        """From the data of `to_dict`."""
+        """The rank from the data of `to_dict`."""
         made = {
             "operators": tuple(Operator(**{**one, "shape": tuple(one["shape"])}) for one in data["operators"]),
             "collectives": tuple(Collective(**one) for one in data["collectives"]),

@@ -40,7 +40,7 @@ def mixed(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, 
 
 
 def _levels(spec: Attention, levels: Levels, grid: DeviceGrid, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """On one rank: its tokens of the sample, over the levels that are left, the innermost first."""
+    """Attention of one rank's tokens, over the levels that are left, the innermost first."""
     if not levels:
         return _block(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
     (kind, axes), *outer = levels

@@ -29,11 +29,11 @@ class WholeTensors:
         return jnp.tensordot(x, w, w.ndim - 1)
 
     def mean(self, values: jax.Array) -> jax.Array:
-        """Over the width of the stream, which is kept as an axis of one."""
+        """Mean over the width of the stream, which is kept as an axis of one."""
         return values.mean(-1, keepdims=True)
 
     def part(self, whole: jax.Array, *, width: bool = True) -> jax.Array:
-        """Of a tensor [samples, length, hidden] that every rank has whole, its block; or only of its length."""
+        """Block of a tensor [samples, length, hidden] that every rank has whole; or only of its length."""
         return whole
 
     def looked_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -57,15 +57,15 @@ class Blocked(WholeTensors):
     blocks: TensorBlocks
 
     def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
-        """From the stream to the inner tensor; the input is gathered once for all of them."""
+        """Products from the stream to the inner tensor; the input is gathered once for all of them."""
         return self._products(self.blocks.into, x, *matrices)
 
     def out(self, x: jax.Array, w: jax.Array) -> jax.Array:
-        """From the inner tensor back to the stream."""
+        """Product from the inner tensor back to the stream."""
         return self._products(self.blocks.out, x, w)[0]
 
     def mean(self, values: jax.Array) -> jax.Array:
-        """Of all columns of the grid."""
+        """Mean of all columns of the grid."""
         mean, names = values.mean(-1, keepdims=True), self.blocks.stream.width
         return jax.lax.pmean(mean, self.axes(names)) if names else mean
 

@@ -21,7 +21,7 @@ PERCEPTRON = "mlp-tiny"
 NAMES = (PERCEPTRON, *TINY)
 """Models of this folder beside those of the library."""
 MOST_PARAMETERS = 2_000_000_000
-"""Of a model run here: 16 bytes each with gradients and moments."""
+"""Most parameters of a model run here: 16 bytes each with gradients and moments."""
 
 
 def spec_named(

@@ -93,7 +93,7 @@ def _missing(spec: ModelSpec) -> Iterator[str]:
 
 DROPOUT = 0.1
 BALANCE_WEIGHT = 0.01
-"""Of the routers' imbalance beside the cross entropy."""
+"""Weight of the routers' imbalance beside the cross entropy."""
 
 FIRST_GATE = 1 << 20
 """Number of the first layer's random gate; smaller ones are those of dropout."""
@@ -278,7 +278,7 @@ class Decoder:
         return {"tokens": tokens, "sample": np.arange(step * samples, (step + 1) * samples, dtype=np.int32)}
 
     def _layers_weights(self, keys: list[jax.Array]) -> list[dict[str, Any]]:
-        """Those of every layer; equal layers are drawn in a loop, as its body is compiled once for all of them."""
+        """Weights of every layer; equal layers are drawn in a loop, as its body is compiled once for all of them."""
         own = list(self.spec.layers())
         made: dict[int, dict[str, Any]] = {}
         for kind in dict.fromkeys(own):
@@ -404,7 +404,7 @@ class Decoder:
         return after + dropout(keys, 2 * number + 1, rate, made, held), balance
 
     def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:
-        """Of every token, on one rank of a tensor grid."""
+        """Loss of every token, on one rank of a tensor grid."""
         return held.loss(self._logits(weights, x, held), wanted)
 
     def _logits(self, weights: dict[str, Any], x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:

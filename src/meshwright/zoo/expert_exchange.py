@@ -31,7 +31,7 @@ class TokenExchange:
     """The way of tokens to experts that are spread over ranks, and back, as one rank goes it."""
 
     def __init__(self, grid: DeviceGrid, how: ExpertParallel) -> None:
-        """For the axes of a grid.
+        """Set up the exchange for the axes of a grid.
 
         Args:
             grid: of the devices.
@@ -112,7 +112,7 @@ def through_experts(
         return way.computed(whole, values)
 
     def kept(primitive: Any, *_: Any, **params: Any) -> bool:
-        """Of what backward needs: all but weights of other ranks."""
+        """Whether backward keeps a value that it needs: all but weights of other ranks."""
         return not (primitive.name.startswith("all_gather") and set(params["axis_name"]) <= set(grid.expert))
 
     def shadowed(own: Weights, values: jax.Array, hottest: jax.Array) -> jax.Array:

@@ -330,7 +330,7 @@ class _Solved:
 
 
 def _partial(found: MeshPlan, part: ModelSlice, layers: int, island: Island, micro_batch: int) -> PartialPlan:
-    """So many layers one behind the other, and what stands at their ends."""
+    """The plan of so many layers one behind the other, and what stands at their ends."""
     counted = [(found.layer, float(layers))]
     counted += [(found.embedding, 1.0)] * part.embedding + [(found.head, 1.0)] * part.head
     return PartialPlan(

@@ -24,7 +24,7 @@ class OnBlocks:
 
     @classmethod
     def of(cls, grid: DeviceGrid | None) -> OnBlocks | None:
-        """Of a grid whose tensor ranks hold blocks; None of others.
+        """The parts of a grid whose tensor ranks hold blocks; None of others.
 
         Args:
             grid: of the devices.

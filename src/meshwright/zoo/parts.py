@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 
 EPSILON = 1e-5
-"""Under the square root of a norm."""
+"""Added under the square root of a norm."""
 
 
 def drawn(key: jax.Array, shape: tuple[int, ...], inputs: int, scale: float = 1.0) -> jax.Array:

@@ -37,7 +37,7 @@ AXES: dict[tuple[str, str], Mapping[int, Ranks]] = {
     ("head", "projection"): {1: Ranks.TENSOR},
     ("head", "bias"): {0: Ranks.TENSOR},
 }
-"""By the last two names of a path."""
+"""Axes by the last two names of a path."""
 
 
 def split_axes(path: str) -> Mapping[int, Ranks]:
@@ -93,7 +93,7 @@ def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
 
 
 def _names(blocks: TensorBlocks, owner: str, name: str) -> Mapping[int, Names]:
-    """Likewise, axes of the tensor group."""
+    """Axes of the tensor group that split a weight."""
     into, out = blocks.into, blocks.out
     if (owner, name) in INTO:
         rows = (*into.rows, *into.row_shards)

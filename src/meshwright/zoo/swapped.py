@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 Layer = Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
-"""Of weights, the stream and keys of dropout: the next stream and the imbalance of routers."""
+"""A layer: from weights, the stream and keys of dropout, the next stream and the imbalance of routers."""
 
 
 def swapped(layer: Layer) -> Layer:

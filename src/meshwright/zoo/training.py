@@ -24,7 +24,7 @@ class Adam:
     mean_decay: float = 0.9
     square_decay: float = 0.95
     epsilon: float = 1e-5
-    """As Touvron et al. 2023 (Llama 2), section 2.2: rounding of gradients near zero moves no weight."""
+    """Epsilon as of Touvron et al. 2023 (Llama 2), section 2.2: rounding of gradients near zero moves no weight."""
     clip: float | None = 1.0
     """Largest global norm of the gradients."""
 

@@ -61,7 +61,7 @@ class CalculonSpace:
     options: SpaceOptions = group(SpaceOptions)
 
     def check(self, reading: Reading) -> None:
-        """As `SpaceOptions.check`."""
+        """Check the space, as `SpaceOptions.check`."""
         self.options.check(reading, (self.app,), (self.system,))
 
 

@@ -56,7 +56,7 @@ class PageRequest(PlanRequest):
         return model if isinstance(model, HasPlans) else None
 
     def rules(self, reading: Reading) -> None:
-        """Those of `plan`; a file and an answer have their question in them."""
+        """Rules of `plan`; a file and an answer have their question in them."""
         reading.refuse(("svg",), "for a page", "the page draws the front itself")
         if self.plan_file is None and self.answer is None:
             PlanRequest.rules(self, reading)
@@ -147,7 +147,7 @@ class WebRequest(PageRequest):
         return not self.given - {"port", "no_browser"}
 
     def rules(self, reading: Reading) -> None:
-        """Those of `plan` where anything is asked."""
+        """Rules of `plan` where anything is asked."""
         reading.refuse(
             ("output",), "for a page that is served", "nothing is written", "write a file: meshwright report -o"
         )

@@ -11,7 +11,8 @@ from meshwright.fields.kinds import FieldKind, Flag, Number, Whole
 from meshwright.fields.request import Reading, Request
 
 MOST_DEVICES = 1024
-"""Of one machine: each virtual device takes threads and memory when JAX starts, and no machine has more real ones."""
+"""Most devices of one machine: each virtual device takes threads and memory when JAX starts, and no machine has more
+real ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

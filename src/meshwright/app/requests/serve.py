@@ -93,7 +93,7 @@ class McpRequest(ListenRequest):
     memory_limit: float = ask("Memory limit per call.", MemorySize(), default=4.0 * GIB, usual="4GiB")
 
     def rules(self, reading: Reading) -> None:
-        """Only what listens has an address."""
+        """Check that only what listens has an address."""
         if self.http:
             ListenRequest.rules(self, reading)
         else:

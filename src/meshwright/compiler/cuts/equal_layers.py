@@ -25,16 +25,16 @@ LEAST_LAYERS = 6
 """Fewer of them are compiled together: four save neither time of a step nor of compiling. Decoders of width 128 with
 two micro-batches take 0.83 of the processor time at 6 layers, 0.69 at 8, 0.49 at 12, 0.39 at 16."""
 LEAST_EQNS = 200
-"""In all layers together; smaller programs compile in less than a second."""
+"""Fewest equations of all layers together; smaller programs compile in less than a second."""
 MOST_CALLS = 64
-"""Of the layers of a program: more of them are called several at a time."""
+"""Most calls for the layers of a program: more of them are called several at a time."""
 LEAST_CALLED = 25
 """Equations of what is called at once: of smaller layers several, since a call takes longer than they do."""
 MOST_WHOLE = 1000
 """A program of fewer equations stays whole where its layers are so small. 75 layers of a product, a bias and a tanh on
 8 virtual devices: 93 ms of processor time a step in calls, 42 ms whole; 2.0 and 5.6 s to compile."""
 NEARLY = 0.9
-"""Of the equations that the best period covers, from which a shorter period is taken."""
+"""Share of the equations of the best period that a shorter period must cover to be taken."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class ProgramForms:
         self._of_program: dict[int, tuple[core.Jaxpr, Hashable]] = {}
 
     def number(self, eqn: core.JaxprEqn) -> int:
-        """Of an equation.
+        """Number of an equation; equal equations have equal numbers.
 
         Args:
             eqn: any.
@@ -287,7 +287,7 @@ def _cuts(jaxpr: core.Jaxpr, eqns: Sequence[core.JaxprEqn], numbers: Int[np.ndar
 
 
 def _end_of_run(numbers: Int[np.ndarray, " eqns"], first: int, period: int) -> int:
-    """Behind the last equation that repeats the one a period before it."""
+    """Index behind the last equation that repeats the one a period before it."""
     same = numbers[first + period :] == numbers[first : len(numbers) - period]
     differing = np.flatnonzero(~same)
     return first + period + (int(differing[0]) if differing.size else same.size)

@@ -20,7 +20,7 @@ class Staged:
     """A step and the stages of its loss."""
 
     step: TracedStep
-    """With a loop for every stage, where there was one over all layers."""
+    """The step, with a loop for every stage where there was one over all layers."""
     stages: tuple[CutStage, ...]
     layers: tuple[tuple[CutStage, ...], ...]
     """Layers of each stage; a loop over several layers counts as one."""

@@ -51,7 +51,7 @@ class Instruction:
     combine: str | None = None
     """Operation of an ALLREDUCE, a name in `COMBINES`."""
     part: str = ""
-    """Of a RUN that does one of the layers of a task: which of how many parts."""
+    """Part of the task that a RUN does, where it does one of the layers: which of how many."""
 
     def targets(self, mesh: int) -> tuple[int, ...]:
         """Meshes that it sends to.

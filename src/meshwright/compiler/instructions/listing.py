@@ -24,7 +24,7 @@ class Listing:
     """The lists of a program, and of its executables only which they are: it can be printed, checked and compared."""
 
     program: StepProgram
-    """Without executables."""
+    """The program without executables."""
     executables: Mapping[str, str]
     """Name and fingerprint of each."""
 
@@ -202,6 +202,6 @@ def _unreadable(what: str, why: str) -> InputError:
 
 
 def _feed(data: dict[str, Any]) -> Feed:
-    """Of a file; JSON has no tuples, and files of before had no `samples`."""
+    """A feed as a file has it; JSON has no tuples, and older files had no `samples`."""
     samples = data.get("samples")
     return Feed(**{**data, "samples": None if samples is None else tuple(samples)})

@@ -20,7 +20,7 @@ class PartCall:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     between: Mapping[int, PlacedValue]
-    """Of `writes`, what only later parts read."""
+    """The written values that only later parts read."""
 
 
 class PartedPrograms:

@@ -62,7 +62,7 @@ class StageTasks:
 
     @property
     def makers(self) -> dict[int, list[tuple[int, range]]]:
-        """Of each result of the loss: the meshes that make it, chain after chain, and for which micro-batches."""
+        """Meshes that make each result of the loss, chain after chain, and for which micro-batches."""
         first = self.first_of_chain.tolist()
         units = [range(low, end) for low, end in pairwise(first)]
         return {

@@ -59,7 +59,7 @@ class FollowedSharding:
     def on(
         cls, program: StepProgram, number: int, mesh: Mesh, specs: Mapping[core.Var, PartitionSpec]
     ) -> FollowedSharding:
-        """As a training step has it.
+        """The sharding of a program's operands as a training step has it.
 
         Args:
             program: of the step.
@@ -226,7 +226,7 @@ def follow(step: TracedStep, where: Mapping[int, int]) -> Followed:
     meshes: list[int] = []
     ends: list[int] = []
     last = 0
-    """Of the equations that read parameters."""
+    """Mesh of the last equation that read parameters."""
     for number, eqn in enumerate(body.spine):
         mesh = home.of(eqn.invars)
         if mesh is None:

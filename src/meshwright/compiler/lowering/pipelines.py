@@ -45,15 +45,15 @@ class PipelinePart:
     """One pipeline of a step, traced and cut."""
 
     step: TracedStep
-    """On one of its micro-batches."""
+    """The step, traced on one of the pipeline's micro-batches."""
     stages: tuple[CutStage, ...]
     """Virtual stages in order, numbered through all pipelines."""
     table: ScheduleTable
     meshes: tuple[Mesh, ...]
-    """Of its workers."""
+    """Meshes of the workers."""
     shardings: tuple[MeshSharding, ...]
     samples: int
-    """Of one micro-batch."""
+    """Samples of one micro-batch."""
 
     @property
     def micro_batches(self) -> int:
@@ -242,7 +242,7 @@ def _programs(part: PipelinePart) -> list[StageJaxprs]:
 def _operands(
     parts: Sequence[PipelinePart], out: ListBuilder, shardings: Sequence[MeshSharding], devices: Sequence[int]
 ) -> list[Operands]:
-    """Of every pipeline, each with its own samples of the batch."""
+    """Operands of every pipeline, each with its own samples of the batch."""
     found, unit, sample = [], 0, 0
     total = sum(part.micro_batches for part in parts)
     for number, part in enumerate(parts):

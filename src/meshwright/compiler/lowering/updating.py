@@ -60,7 +60,7 @@ class Updating:
             for place, (old, new) in reversed(list(enumerate(pairs)))
             if isinstance(new, core.Var) and old.aval.shape == new.aval.shape and place not in step.batch
         }
-        """Of an output, the input that it replaces: same place, same shape."""
+        """The input that each output replaces: same place, same shape."""
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
     def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[StepResult]:

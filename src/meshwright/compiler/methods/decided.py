@@ -21,8 +21,8 @@ class FollowParallel(Method):
     step: Any = field(kw_only=False)
     """What `parallelize` made of the training step."""
     reads: Callable[..., Any] | None = None
-    """From arguments like those of the step, what the function is given beside its batch:
-    `lambda state, batch: state.params`; without it, found by structure and shapes."""
+    """What the function is given beside its batch, out of arguments like those of the step: `lambda state, batch:
+    state.params`; without it, found by structure and shapes."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)

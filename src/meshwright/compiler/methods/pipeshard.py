@@ -26,7 +26,7 @@ class PipeshardParallel(Method):
     """Meshes; each takes an equal part of the devices. "auto" leaves their number, their layers and the devices of each
     to the inter-operator pass."""
     hosts: Stated | None = None
-    """With "auto", what the devices and their links are like, as `Auto` takes it."""
+    """The devices and their links for "auto", as `Auto` takes them."""
     schedule: str = "1f1b"
     """A name of `meshwright schedule list` with forward and backward tasks."""
     chunks: int | None = None
@@ -34,9 +34,9 @@ class PipeshardParallel(Method):
     zero: int = 0
     """ZeRO stage within each mesh."""
     keep_gathered: bool = False
-    """With ZeRO stage 3, whether parameters are gathered once a step instead of by every task."""
+    """Whether parameters are gathered once a step instead of by every task, with ZeRO stage 3."""
     split_sums: bool = False
-    """With ZeRO stage 2, whether every backward reduces its gradients, so that no device keeps whole ones between
+    """Whether every backward reduces its gradients, with ZeRO stage 2, so that no device keeps whole ones between
     micro-batches; without it they are reduced once a step."""
     grid: GridSplit | None = None
     """What is split over devices of a mesh beside its samples; without it, nothing."""
@@ -107,14 +107,14 @@ class PipeshardParallel(Method):
 
     @property
     def pipeline(self) -> tuple[str, int, int]:
-        """As asked."""
+        """Schedule, stages and chunks as asked."""
         if isinstance(self.num_stages, str):
             return self.schedule, 0, 1
         return self.schedule, self.num_stages, self.chunks or 0
 
     @property
     def own_meshes(self) -> frozenset[AbstractMesh]:
-        """That of the grid of all stages."""
+        """The mesh of the grid of all stages."""
         return self.grid.written if self.grid is not None else frozenset()
 
     def sharding_of(self, step: TracedStep) -> MeshSharding:

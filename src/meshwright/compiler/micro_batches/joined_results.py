@@ -21,7 +21,7 @@ class JoinedResults:
     def __init__(self, program: SampleProgram, moving: Sequence[core.Var]) -> None:
         self.program, self.made = program, program.made
         self.outputs: list[Any] = []
-        """Of the program of a micro-batch."""
+        """Outputs of the program of a micro-batch."""
         self.joins: list[Join] = []
         self.place_of: dict[Any, int] = {}
         """Place of what a result, or a total, is made of."""

@@ -188,7 +188,7 @@ class _Meeting:
             for place, atom in enumerate(step.loss.outvars)
             if place == 0 or (isinstance(atom, core.Var) and atom in made)
         ]
-        """Of the loss, made of all samples."""
+        """Results of the loss that are made of all samples."""
         if not isinstance(self.results[0], core.Var) or self.results[0] not in made:
             raise NotShared("samples meet beside the loss")
 

@@ -24,7 +24,7 @@ class SampleProgram:
     jaxpr: core.Jaxpr
     consts: Sequence[Any]
     placements: Sequence[Placement]
-    """Of its results."""
+    """Placements of the program's results."""
 
     @property
     def made(self) -> dict[Any, core.JaxprEqn]:

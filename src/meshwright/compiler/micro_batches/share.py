@@ -70,7 +70,7 @@ class _Sharing:
         self.after: list[core.JaxprEqn] = []
 
     def placements(self) -> list[Placement]:
-        """Of the operands of the loss."""
+        """Placements of the operands of the loss."""
         return self._operands()[1]
 
     def step(self) -> TracedStep:

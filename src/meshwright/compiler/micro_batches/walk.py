@@ -47,7 +47,7 @@ class NotSharedAtError(NotShared):
 
 
 def _has_gradient(value: Any) -> bool:
-    """As `has_gradient`, of a value; of one that is not there, as all samples make it together, it is left open."""
+    """Whether a value has a gradient; a value that is not there, as all samples make it together, may have one."""
     return value is None or has_gradient(jnp.result_type(value))
 
 

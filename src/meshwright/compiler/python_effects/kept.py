@@ -94,14 +94,14 @@ class _Held:
 
     itself: Any
     name: str
-    """Under which it is held, as far as it is known."""
+    """Name under which it is kept, as far as it is known."""
     depth: int
     """Objects between it and the value."""
     value: Any
 
 
 class _Walk:
-    """From traced values outward through what holds them, to what of the user's does.
+    """A walk from traced values outward through what holds them, to the user's objects among it.
 
     Objects that the trace has made hold a value for whoever holds them, such as modules in a cache of a library.
     """

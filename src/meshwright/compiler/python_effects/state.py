@@ -28,7 +28,7 @@ class _Read:
     """A number that a line of the step reads."""
 
     name: str
-    """As it is written, such as `config.rate`."""
+    """Name as it is written, such as `config.rate`."""
     line: str
     root: Any
     """Globals or a cell, in which it starts."""
@@ -47,7 +47,7 @@ def _arrays(value: Any) -> list[Any]:
 
 
 def _constant_arrays(value: Any, constants: Sequence[Any]) -> dict[int, Any]:
-    """Those that are constants of a program, by place; of NumPy's it holds copies."""
+    """Arrays that are constants of a program, by place; of NumPy's it holds copies."""
     known = set(map(id, constants))
     copies = [np.asarray(one) for one in constants if not isinstance(one, jax.Array)]
     return {

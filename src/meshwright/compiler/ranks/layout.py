@@ -25,7 +25,7 @@ class PlacedValue:
     """A value on a mesh."""
 
     aval: jax.ShapeDtypeStruct
-    """As the mesh holds it."""
+    """Shape and dtype as the mesh holds the value."""
     spec: PartitionSpec | None
     """How it is sharded; None leaves it to the compiler."""
     placement: Placement = WHOLE
@@ -50,7 +50,7 @@ class Layout(Protocol):
         ...
 
     def cotangent(self, var: core.Var) -> PlacedValue:
-        """Its gradient, passed back."""
+        """How the gradient of a value is held, passed back."""
         ...
 
     def result(self, place: int) -> PlacedValue:
@@ -106,11 +106,11 @@ class PartitionedLayout:
     devices: int
 
     def parameter(self, operand: int) -> PlacedValue:
-        """It stays where it is put when it is first read."""
+        """How a parameter is held; it stays where it is put when it is first read."""
         return self._held(ValueRole.PARAMETER, self.step.loss.invars[operand])
 
     def other(self, operand: int) -> PlacedValue:
-        """It stays where it is put when it is first read, as parameters do."""
+        """How another operand is held; it stays where it is put when it is first read, as parameters do."""
         return self._held(ValueRole.OTHER, self.step.loss.invars[operand])
 
     def carried(self, var: core.Var) -> PlacedValue:
@@ -118,7 +118,7 @@ class PartitionedLayout:
         return self._held(ValueRole.SAMPLES if counts_samples(self.step, var) else ValueRole.OTHER, var)
 
     def cotangent(self, var: core.Var) -> PlacedValue:
-        """As the value."""
+        """How the gradient of a value is held: as the value."""
         return self.carried(var)
 
     def result(self, place: int) -> PlacedValue:
@@ -134,7 +134,7 @@ class PartitionedLayout:
         return self._held(ValueRole.GRADIENT, self.step.loss.invars[operand])
 
     def gradient(self, operand: int) -> PlacedValue:
-        """As its sum."""
+        """How a gradient is held: as its sum."""
         return self.sum(operand)
 
     def program(
@@ -155,7 +155,7 @@ class PartitionedLayout:
         return jax.make_jaxpr(lambda *sums: means(sums, shapes, counts, parts))(*given)
 
     def together(self, place: int, count: int) -> core.ClosedJaxpr:
-        """As the step says."""
+        """A program that joins a result's parts as the step says."""
         join = self.step.joins[place]
         shapes = [shape_only(self.step.loss.outvars[place].aval)] * count
         return jax.make_jaxpr(lambda *given: [join(given)])(*shapes)
@@ -165,7 +165,7 @@ class PartitionedLayout:
         return None
 
     def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
-        """As they are."""
+        """A program that returns parameters as they are."""
         return jax.make_jaxpr(lambda *given: list(given))(*(held.aval for held in parts))
 
     def _held(self, role: ValueRole, var: core.Var) -> PlacedValue:
@@ -187,7 +187,7 @@ def _adding(closed: core.ClosedJaxpr, reads: Sequence[PlacedValue], sums: int) -
 
 
 def means(sums: Sequence[Any], shapes: Sequence[Any], counts: Sequence[int], parts: int) -> list[Any]:
-    """So many sums of each value added, and divided by the micro-batches of a mean.
+    """Means: so many sums of each value added, and divided by the micro-batches of a mean.
 
     Args:
         sums: value after value.

@@ -66,7 +66,7 @@ class RankLayout:
         return self._placed(var.aval, self.ranks.operands[operand])
 
     def carried(self, var: core.Var) -> PlacedValue:
-        """As the loss of a rank makes it."""
+        """How a carried value is held: as the loss of a rank makes it."""
         return self._placed(var.aval, self.ranks.carried[var])
 
     def cotangent(self, var: core.Var) -> PlacedValue:
@@ -75,7 +75,7 @@ class RankLayout:
         return self._placed(var.aval, placement if placement >= 0 else SUM)
 
     def result(self, place: int) -> PlacedValue:
-        """As the loss of a rank makes it."""
+        """How a result is held: as the loss of a rank makes it."""
         return self._placed(self.ranks.step.loss.outvars[place].aval, self.ranks.results[place])
 
     def kept(self, aval: Any) -> PlacedValue:
@@ -95,7 +95,7 @@ class RankLayout:
         return PlacedValue(aval=own.aval, spec=PartitionSpec(self.axes, *rest), placement=OWN)
 
     def gradient(self, operand: int) -> PlacedValue:
-        """As the state of the optimizer is sharded."""
+        """How a gradient is held: as the state of the optimizer is sharded."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(ValueRole.STATE if self.zero else ValueRole.GRADIENT, var)
         return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))

@@ -28,7 +28,7 @@ class RankStages:
     step: TracedStep
     """The step; where some stage has to know which rank it is, with one operand of the loss more, the last."""
     stages: tuple[CutStage, ...]
-    """With programs for the samples of one rank; their variables outside of these are those of all samples."""
+    """The stages with programs for the samples of one rank; variables outside of them are those of all samples."""
     number: int | None
     """The operand that holds the number of the rank."""
     operands: tuple[Placement, ...]

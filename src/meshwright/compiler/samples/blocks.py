@@ -33,7 +33,7 @@ class Blocks:
     """Rows of several batches, one batch behind the other."""
 
     parts: tuple[int, ...]
-    """Of the rows in each, without a common factor: (1, 2) where the second has twice as many."""
+    """Rows of each part, without a common factor: (1, 2) where the second has twice as many."""
 
 
 def in_blocks(

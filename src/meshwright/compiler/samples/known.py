@@ -33,7 +33,7 @@ class SortedRows:
 
     rows: int
     choices: Choices | None
-    """By which they are sorted; None where they are sorted by something else."""
+    """Choices by which the rows are sorted; None where they are sorted by something else."""
     samples: int = 1
     """Samples that stand beside one another in them, each with rows of every part; 1 where parts have whole samples."""
 
@@ -43,7 +43,7 @@ class Places:
     """Places of rows, counted in the part of this rank: good for pointing at rows and for nothing else."""
 
     into: SortedRows | None
-    """In which order the rows stand that they point at; None as in the batch."""
+    """Order of the rows that the places point at; None as in the batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,14 @@ class Known:
     """Entries that are a function of something else."""
 
     source: Choices | Places | None
-    """Of what; None for constants."""
+    """What the entries are a function of; None for constants."""
     lead: tuple[int, ...]
     """First dimensions, along which entries of the source are counted; the others are those of the function."""
     make: Callable[[], np.ndarray]
 
     @cached_property
     def table(self) -> np.ndarray:
-        """Of a function its values for all entries of its source, the first dimension; of a constant its entries."""
+        """Values of a function for all entries of its source, the first dimension; the entries of a constant."""
         return self.make()
 
 

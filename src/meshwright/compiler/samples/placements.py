@@ -30,7 +30,7 @@ LINEAR = (
 )  # fmt: skip
 """Equations of one operand whose result of a sum is the sum of their results."""
 JOINING = ("add", "add_any", "sub", "concatenate", "stack")
-"""Likewise of several operands, all of which are sums."""
+"""Operators that join several operands, all of which are sums."""
 SIZES = {
     "broadcast_in_dim": ("shape", True), "reshape": ("new_sizes", True), "slice": ("limit_indices", False),
     "dynamic_slice": ("slice_sizes", False), "gather": ("slice_sizes", False),

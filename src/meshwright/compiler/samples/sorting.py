@@ -131,7 +131,7 @@ def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[
 
 
 def _order(value: RankValue) -> SortedRows | None:
-    """In which a sort has left the rows of a value; None where they stand as in the batch."""
+    """Order in which a sort has left the rows of a value; None where they stand as in the batch."""
     return value.order if isinstance(value.order, SortedRows) else None
 
 

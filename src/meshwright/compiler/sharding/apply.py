@@ -43,7 +43,7 @@ class StagesOfRanks(Protocol):
 
     @property
     def stages(self) -> tuple[CutStage, ...]:
-        """With programs for the samples of one rank."""
+        """The stages with programs for the samples of one rank."""
         ...
 
     @property

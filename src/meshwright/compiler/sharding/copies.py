@@ -28,7 +28,7 @@ class Copies:
     operand: int
     """Which of the two it is."""
     axes: tuple[int, ...]
-    """Of the mesh, in order: a copy along each."""
+    """Axes of the mesh, in order, with a copy along each."""
     split: Mapping[int, tuple[int, ...]]
     """Dimensions of the other operand that these axes split, with the devices along them, the outer first."""
 

@@ -166,7 +166,7 @@ Form = tuple[tuple[int, ...], str, bytes]
 
 @lru_cache(maxsize=1024)
 def _remembered_move_s(mesh: LogicalMesh, size_bytes: float, *given: Form) -> Float[np.ndarray, "*choices"]:
-    """Of `LogicalMesh.move_s`: layers of a model ask the same."""
+    """Seconds of a move, as `LogicalMesh.move_s`, kept: layers of a model ask the same."""
     arrays = (np.frombuffer(entries, dtype).reshape(shape) for shape, dtype, entries in given)
     found = mesh._move_s(size_bytes, *arrays)
     found.setflags(write=False)

@@ -109,7 +109,7 @@ def _order(around: Mapping[int, set[int]], sizes: Sequence[int], kept: Sequence[
 
 
 def _tables(problem: ChoiceProblem, single: set[int]) -> list[list[Table]]:
-    """Of every node: its costs and the edges at it."""
+    """Tables of every node: its costs and the edges at it."""
     waiting: list[list[Table]] = [[((node,), cost)] for node, cost in enumerate(problem.costs)]
     for (u, v), table in problem.edges.items():
         if u in single:

@@ -44,7 +44,8 @@ class DecisionGraph:
     forward_edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     """The part of `edges` that is spent in the forward."""
     operands: list[Operand] = field(default_factory=list)
-    """Of equations that choose for themselves: values that several of them take are moved once (`share_operands`)."""
+    """Operands of equations that choose for themselves: values that several of them take are moved once
+    (`share_operands`)."""
     sites: list[EquationSite] = field(default_factory=list)
     values: dict[Any, ChosenValue | None] = field(default_factory=dict)
     scale: float = 1.0

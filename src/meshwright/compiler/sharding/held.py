@@ -162,7 +162,7 @@ class HeldProgram:
 
     @property
     def _mesh(self) -> Mesh | AbstractMesh:
-        """As the program sees it: along its own axes every rank is alone."""
+        """The mesh as the program sees it: along its own axes every rank is alone."""
         if not self.ranks:
             return self.mesh
         manual = {name for name, _ in self.ranks}

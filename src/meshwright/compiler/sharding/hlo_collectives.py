@@ -36,7 +36,7 @@ class Collectives:
     count: Mapping[str, int]
     """Number of collectives of each kind."""
     result_bytes: Mapping[str, int]
-    """On one device, of the results of each kind."""
+    """Bytes of the results of each kind, on one device."""
     numbers: Mapping[str, int]
     """Number of those that move single numbers only (a loss, a norm, a count), by kind."""
     sent_bytes: float
@@ -57,7 +57,7 @@ class Collectives:
         return {kind: count for kind, count in found.items() if count}
 
     def times(self, runs: int) -> Collectives:
-        """In so many runs.
+        """The collectives of so many runs.
 
         Args:
             runs: of the program.

@@ -44,7 +44,7 @@ class ChosenValue:
     depth: int
     parameter: bool = False
     dims: tuple[int, ...] | None = None
-    """For a broadcast, which is never materialised: source dimension of each of its dimensions, or -1."""
+    """Source dimension of each dimension of a broadcast, which is never materialised, or -1; None otherwise."""
 
     def seen(self) -> Placements:
         """Placements in the dimensions of the variable itself."""
@@ -79,7 +79,7 @@ class Operand:
     var: Any
     use: ChosenValue
     node: int
-    """Of the equation."""
+    """Node of the equation."""
     target: Placements
     """Where the equation wants it, for each of its choices."""
     sums: Bool[np.ndarray, "choices axes"]

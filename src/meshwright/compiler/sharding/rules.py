@@ -15,7 +15,7 @@ from jax.extend import core
 from meshwright.compiler.pointwise import POINTWISE
 
 NO_FACTOR = -1
-"""Of a dimension that cannot be split: every device needs all of it."""
+"""Marks a dimension that cannot be split: every device needs all of it."""
 
 OF_ROWS = ("lu_pivots_to_permutation", "tridiagonal_solve")
 """Equations whose first operand has a row where others of their kind have a matrix."""

@@ -28,16 +28,16 @@ COMPARISONS = ("ge", "gt", "le", "lt", "eq", "ne")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Facts:
-    """Of one value."""
+    """Facts about one value."""
 
     samples: bool = False
     """Whether it depends on the batch."""
     first: float | None = None
-    """Its first entry, where entries are linear in their places."""
+    """The first entry, where entries are linear in their places."""
     steps: Mapping[int, float] = field(default_factory=dict)
-    """By how much entries grow from one place to the next, by dimension."""
+    """Growth of the entries from one place to the next, by dimension."""
     before: Mapping[tuple[int, int], Any] = field(default_factory=dict)
-    """Of dimensions i and j: the one number of all entries whose place along i is before that along j."""
+    """The one number of all entries whose place along dimension i is before that along j, by (i, j)."""
 
     @property
     def every(self) -> Any:
@@ -171,7 +171,7 @@ def _linear(eqn: core.JaxprEqn, given: Sequence[Facts]) -> Facts | None:
 
 
 def _compared(name: str, left: Facts, right: Facts) -> dict[tuple[int, int], Any]:
-    """Of two values that are linear in places: what holds wherever one place is before another."""
+    """Facts from comparing two values linear in places: what holds wherever one place is before another."""
     steps = {at: left.steps.get(at, 0) - right.steps.get(at, 0) for at in (*left.steps, *right.steps)}
     steps = {at: step for at, step in steps.items() if step}
     if len(steps) != 2 or sum(steps.values(), 0.0) or left.first is None or right.first is None:

@@ -36,7 +36,7 @@ class NotCausalError(NotSlicedError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeySpan:
-    """Of a value whose queries are a slice's: the keys that it holds, those of all tokens up to the slice's last."""
+    """Keys that a value holds whose queries are a slice's: those of all tokens up to the slice's last."""
 
     dimension: int
     future: Any
@@ -47,7 +47,7 @@ class KeySpan:
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Of a value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
+    """A value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
 
     samples: int
 

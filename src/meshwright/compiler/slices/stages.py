@@ -44,11 +44,11 @@ class SliceStage:
     """What the stage takes of whole sequences."""
     carried_out: tuple[SlicedValue, ...]
     results: tuple[Placement, ...]
-    """Of each result of the loss: the dimension that counts tokens, a sum over slices, or the same in all."""
+    """Placement of each result of the loss: the dimension that counts tokens, a sum over slices, or the same in all."""
     number: int
-    """Of the slice."""
+    """Number of the slice."""
     last: bool
-    """Of its sequence, so that no slice reads what this one keeps."""
+    """Whether it is the last slice of its sequence, so that no slice reads what it keeps."""
     kept: tuple[jax.ShapeDtypeStruct, ...]
     """What every slice but the last keeps."""
 
@@ -210,7 +210,7 @@ class _Slice:
         return closed, made, tuple(kept)
 
     def _shape(self, var: core.Var, value: RankValue) -> tuple[int, ...]:
-        """Of what the slice is given of a value."""
+        """Shape of what the slice is given of a value."""
         shape = list(var.aval.shape)
         for place, slices in _slices(value, self.number).items():
             shape[place] = shape[place] // self.parts * slices

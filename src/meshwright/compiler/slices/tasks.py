@@ -53,7 +53,7 @@ class SliceTasks(StageTasks):
 
     @property
     def makers(self) -> dict[int, list[tuple[int, range]]]:
-        """Of each result of the loss: the mesh that makes it, and for which slices (all, or the last of a sequence)."""
+        """The mesh that makes each result of the loss, and for which slices (all, or the last of a sequence)."""
         parts, units = self.table.segments, self.table.micro_batches[0]
         return {
             place: [(int(self.copies[0, k]), range(parts - 1, units, parts) if self._together(place) else range(units))]

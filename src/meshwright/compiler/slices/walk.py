@@ -55,7 +55,7 @@ class Found:
     sorts: bool = False
     """Whether any stage sorts tokens, so that what earlier ones choose by has to be known."""
     tokens: int = 0
-    """Of a sequence; 0 as long as none was met."""
+    """Tokens of a sequence; 0 as long as none was met."""
 
 
 class SliceWalk(Walk):

@@ -23,12 +23,12 @@ class PlannedStages:
     """Stages with their shardings, and the meshes they run on."""
 
     step: TracedStep
-    """With stacked layers in the parts of their stages."""
+    """The step with stacked layers in the parts of their stages."""
     stages: tuple[CutStage, ...]
     shardings: tuple[SolvedSharding, ...]
     meshes: tuple[Mesh, ...]
     plan: StagesPlan
-    """With the decision about every operand and operator."""
+    """The plan with the decision about every operand and operator."""
 
 
 def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -> PlannedStages:

@@ -24,9 +24,9 @@ class Hosts:
     flop_per_s: float
     """Speed of one device reached in matrix products, flop/s."""
     inside_bytes_per_s: float
-    """Between devices of a host: out of one device, in one direction."""
+    """Bandwidth between devices of a host: out of one device, in one direction."""
     between_bytes_per_s: float
-    """Between hosts: out of one host, in one direction; its devices share it."""
+    """Bandwidth between hosts: out of one host, in one direction; its devices share it."""
     memory_bytes: float | None = None
     """Memory of one device for parameters, gradients, optimizer state and activations; None: unlimited."""
     inside_latency_s: float = 5e-6

@@ -30,7 +30,7 @@ class Islands:
 
     groups: tuple[Hosts, ...]
     links: tuple[LinkSpec, ...] = ()
-    """Between groups, by name; the slower of their own links between hosts where there is none."""
+    """Links between groups, by name; the slower of their own links between hosts where there is none."""
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]

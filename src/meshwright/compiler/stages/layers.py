@@ -15,11 +15,11 @@ from meshwright.compiler.cuts.layers import crossing_bytes, layer_ends
 from meshwright.shapes import Float, Int
 
 MOST_LAYERS = 16
-"""Of a loss without repeated layers."""
+"""Most layers of a loss without repeated layers."""
 HEAVY_PER_LAYER = 3
 """Products of matrices in one such layer, about."""
 REPEATED_SHARE = 0.5
-"""Of the work that must be in repeated layers for their period to say where layers end."""
+"""Least share of the work in repeated layers for their period to say where layers end."""
 
 
 def find_layers(body: Body) -> tuple[int, ...]:

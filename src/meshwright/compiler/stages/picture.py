@@ -13,7 +13,7 @@ LAYER_TOP, LAYER_HEIGHT = 30, 34
 STAGE_TOP, STAGE_HEIGHT = 104, 64
 HOST_TOP, DEVICE = 216, 30
 COLOURS = ("#1f6f8b", "#b3541e", "#4c7a34", "#7a4c8f", "#8f6b1f", "#2f5aa8", "#a83e5b", "#3f7f6f")
-"""Of the stages, in turn; their numbers are written on them too."""
+"""Colours of the stages, in turn; their numbers are written on them too."""
 MOST_NUMBERED = 60
 """Layers that still have room for their number."""
 

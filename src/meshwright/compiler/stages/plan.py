@@ -31,10 +31,10 @@ class StagePlan:
     backward_s: float
     """Backward time of one micro-batch, with recomputation and its share of the gradient reduction."""
     sending_s: float
-    """Until its outputs have left for the next stage."""
+    """Seconds until its outputs have left for the next stage."""
     state_bytes: float
     kept_bytes: float
-    """For each micro-batch in flight."""
+    """Bytes kept for each micro-batch in flight."""
     transient_bytes: float
     in_flight: int
     choice: tuple[int, ...] | None = None

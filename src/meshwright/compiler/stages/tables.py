@@ -20,7 +20,7 @@ from meshwright.shapes import Bool, Float, Int
 MOST_PLACEMENTS = 256
 """Joint placements of a border; of more values, the smallest are passed on free of charge."""
 PRICES = (0.0, 0.1, 10.0)
-"""Of a byte, in units of the layer's seconds by its bytes when bytes cost nothing."""
+"""Prices of a byte, in units of the layer's seconds by its bytes when bytes cost nothing."""
 
 Border = Float[np.ndarray, "handed_in handed_on"]
 

@@ -13,7 +13,7 @@ from meshwright.compiler.tracing.calls import Static
 from meshwright.errors import InputError, Problem
 
 _PROGRAMS = 8
-"""In a row for the same arrays, each with another value in one place that is no array."""
+"""Most programs in a row for the same arrays, each with another value in one place that is no array."""
 
 
 class BesideArrays:

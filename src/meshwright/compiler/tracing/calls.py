@@ -49,7 +49,7 @@ class Static:
             return False
 
     def __hash__(self) -> int:
-        """Of the value, or of its type where it has none."""
+        """Hash of the value, or of its type where the value has none."""
         try:
             return hash(self.value)
         except TypeError:
@@ -61,10 +61,10 @@ class StepCall:
     """One call of a step as what its compiled form takes."""
 
     fun: Callable[..., Any]
-    """Of positional arguments of arrays alone; returns arrays alone."""
+    """The step as a function of positional arguments of arrays alone; it returns arrays alone."""
     arguments: tuple[Any, ...]
     key: Any
-    """Of what is no array; calls with equal keys and shapes run the same program."""
+    """Key of what is no array; calls with equal keys and shapes run the same program."""
     objects: tuple[Any, ...] = ()
     """Modules that the step changes in place."""
 

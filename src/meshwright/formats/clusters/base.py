@@ -45,7 +45,7 @@ class Format:
     """One kind of description."""
 
     name: str
-    """In words: `nvidia-smi topo -m`."""
+    """Name of the format: `nvidia-smi topo -m`."""
     holds: Callable[[str], bool]
     """Whether a text is of this kind, by what is in it."""
     read: Callable[[ClusterText], Description]
@@ -58,7 +58,7 @@ class ClusterNode:
 
     name: str
     device: str
-    """As the library spells it."""
+    """Name of the device in the library."""
     devices: int
     zone: str | None = None
     keys: tuple[tuple[str, float | int | str], ...] = ()

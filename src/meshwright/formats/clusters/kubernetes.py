@@ -33,7 +33,7 @@ _PRODUCTS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google
 _COUNTS = ("nvidia.com/gpu.count", "amd.com/gpu.count", "cloud.google.com/gke-accelerator-count")
 _RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu")
 _MEMORY = "nvidia.com/gpu.memory"
-"""In MiB."""
+"""Label of the memory in MiB."""
 _ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _CLIQUE = "nvidia.com/gpu.clique"
 _SHARED = re.compile(r"-SHARED$")

@@ -38,7 +38,7 @@ class _Node:
     """Consecutive devices of the fastest speed inside; 0 where it was not measured."""
     intra_gb_s: float = 0.0
     host_gb_s: float = 0.0
-    """Between domains, where there are several."""
+    """Speed between domains, where there are several."""
 
     @property
     def shape(self) -> tuple[object, ...]:

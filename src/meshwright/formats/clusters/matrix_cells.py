@@ -40,7 +40,7 @@ class MatrixCells:
     """Devices of each row's node; 1 where rows are devices."""
     zone: tuple[str | None, ...]
     gb_s: Float[np.ndarray, "rows rows"]
-    """Per device and direction; the diagonal is 0 where it is not known."""
+    """Speed per device and direction; the diagonal is 0 where it is not known."""
     notes: tuple[str, ...]
 
 

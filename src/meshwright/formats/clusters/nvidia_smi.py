@@ -51,7 +51,7 @@ class _Node:
     name: str
     names: dict[int, str] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
-    """Those in MIG slices."""
+    """Numbers of the devices in MIG slices."""
 
 
 def _holds(text: str) -> bool:

@@ -52,8 +52,8 @@ _LISTED = re.compile(r"GPU \d+: (.{1,200}?) \(UUID")
 _ESCAPE = re.compile(r"\x1b?\[[0-9;]{0,5}m")
 """nvidia-smi underlines its header; copied text may have lost the escape itself."""
 _LINK_GB_S = 25.0
-"""Of one NVLink of generations 2 to 4, per direction. Source: data sheets of V100 (6 links, 150 GB/s), A100 (12, 300)
-and H100 (18, 450)."""
+"""Speed of one NVLink of generations 2 to 4, per direction. Source: data sheets of V100 (6 links, 150 GB/s), A100 (12,
+300) and H100 (18, 450)."""
 _LINK_GB_S_OF = {"blackwell": 50.0}
 """NVLink 5. Source: data sheet of B200 (18 links, 900 GB/s)."""
 _CARD_LINKS, _CARD_GB_S = 4, 56.25

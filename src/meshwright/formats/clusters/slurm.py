@@ -32,7 +32,7 @@ from meshwright.specs.device import DeviceSpec
 
 MAX_HOSTS = 200_000
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
-"""Between commas that stand in no brackets."""
+"""An item between commas that stand in no brackets."""
 
 
 def hosts(text: str) -> list[str]:

@@ -17,7 +17,7 @@ ministral = Family(title="Ministral")
 
 
 def _qwen(fields: Fields) -> Mapping[str, object]:
-    """Its `intermediate_size` counts gate and up projection together."""
+    """Qwen: `intermediate_size` counts gate and up projection together."""
     return {"intermediate_size": fields.whole("intermediate_size", low=2) // 2}
 
 

@@ -75,7 +75,7 @@ class Stack:
         )
 
     def runs(self, layers: int, *, stream: str = "", causal: bool = False, reads: int = 0) -> LayerRun:
-        """So many equal layers; arguments as `layer`."""
+        """A run of so many equal layers; arguments as `layer`."""
         return LayerRun(layers=(self.layer(stream=stream, causal=causal, reads=reads),), repeats=layers)
 
 

@@ -18,7 +18,7 @@ class Family:
     """What people call it."""
     source: str = CLASSES
     spells: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Its own spellings of a shared key, asked before the usual one."""
+    """Spellings of a shared key in this family, asked before the usual one."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """What its class takes for keys that the config leaves out."""
     fixed: Mapping[str, object] = field(default_factory=dict)

@@ -237,7 +237,7 @@ class Fields:
         return None if self._find(keys)[1] is None else self.whole(*keys, low=low, high=high)
 
     def nullable(self, key: str, *, low: int = 1, high: int = MAX_WIDTH) -> int | None:
-        """As `maybe`, of a key whose null switches off what a missing one has by the family's default."""
+        """A whole number, as `maybe`, whose null switches off what a missing key has by the family's default."""
         stated = [self._config[name] for name in self._names(key) if name in self._config]
         return None if stated and all(value is None for value in stated) else self.maybe(key, low=low, high=high)
 

@@ -54,7 +54,7 @@ jamba = Family(
 
 
 def _bamba(fields: Fields) -> Mapping[str, object]:
-    """Without a list of the layers with attention, none has it."""
+    """Bamba: no layer has attention where no list names those that do."""
     return {} if fields.given("attn_layer_indices") else {"every_layer": "linear"}
 
 
@@ -62,7 +62,7 @@ bamba = Family(title="Bamba", fixed={"linear_kind": "mamba2"}, rule=_bamba)
 
 
 def _granite(fields: Fields) -> Mapping[str, object]:
-    """Without experts, what would be the shared one is the MLP."""
+    """Granite: without experts, what would be the shared one is the MLP."""
     width = fields.maybe("shared_expert_intermediate_size", low=0)
     return {"intermediate_size": width} if width and not fields.experts(required=False) else {}
 
@@ -89,7 +89,7 @@ falcon_h1 = Family(
 
 
 def _mamba(fields: Fields) -> Mapping[str, object]:
-    """Its `intermediate_size` is the width of the mixer."""
+    """Mamba: `intermediate_size` is the width of the mixer."""
     width = fields.maybe("intermediate_size")
     return {} if width is None else {"mamba_width": width}
 

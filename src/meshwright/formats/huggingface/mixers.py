@@ -37,7 +37,7 @@ WORDS: dict[str, str] = {
 """What configs call a layer's mixer, in lists and in letters (Nemotron-H), and what it is."""
 
 PARTS = {"mlp": "dense", "moe": "sparse", "-": "dense", "E": "sparse"}
-"""Those that name a feed-forward part, and its kind."""
+"""Letters and words that name a feed-forward part, and its kind."""
 
 PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern", "block_types")
 """Keys of patterns, the most telling first."""

@@ -19,7 +19,7 @@ OF_MLC = "model_config"
 """The one of them that MLC writes, and not a configuration class of transformers."""
 
 _ENDINGS = re.compile(r"(For[A-Z].*|(LM)?HeadModel|Model)$")
-"""Of names of classes, behind the name of their family."""
+"""The end of a class name, behind the name of its family."""
 SHAPE = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
 """Sizes that tell a model's shape where no `model_type` does, as in configs of Megatron and NeMo."""
 TOWERS = (
@@ -39,7 +39,7 @@ class TextPart:
     """The text model's part of a config."""
 
     said: str
-    """Its `model_type`; empty where none is said and the sizes of a decoder are."""
+    """The stated `model_type`; empty where none is stated and the sizes are those of a decoder."""
     config: Mapping[str, object]
     outer: Mapping[str, object] | None
     """The config around it, asked for what it leaves out."""

@@ -32,7 +32,7 @@ MOLMO_ROWS = 128
 
 
 def _molmo(fields: Fields) -> Mapping[str, object]:
-    """Its `intermediate_size` counts gate and up projection together; norms are RMSNorms before the parts."""
+    """Molmo: `intermediate_size` counts gate and up projection together; norms are RMSNorms before the parts."""
     for key, plain in (("layer_norm_type", "rms"), ("attention_layer_norm", False), ("norm_after", False)):
         said = fields.raw(key)
         if said not in (None, plain):

@@ -43,7 +43,7 @@ class TowerLayer:
     head_dim: int = 0
     """hidden / heads where 0."""
     kv_heads: int = 0
-    """As many as heads where 0."""
+    """Key-value heads; as many as heads where 0."""
     gated: bool = False
     qkv_bias: bool = True
     out_bias: bool = True
@@ -53,7 +53,7 @@ class TowerLayer:
     norms: int = 2
 
     def layer(self, stream: str = VISION) -> LayerSpec:
-        """As a layer of a stream."""
+        """The layer as one of a stream."""
         attention = Attention(
             heads=self.heads,
             kv_heads=self.kv_heads or self.heads,
@@ -67,7 +67,7 @@ class TowerLayer:
         return LayerSpec(attention=attention, mlp=mlp, norm=self.norm, norms=self.norms, stream=stream)
 
     def runs(self, layers: int, stream: str = VISION) -> tuple[LayerRun, ...]:
-        """So many equal ones."""
+        """A run of so many equal layers."""
         return (LayerRun(layers=(self.layer(stream),), repeats=layers),)
 
     def stream(
@@ -100,7 +100,7 @@ class TowerLayer:
         )
 
     def tower(self, layers: int, stream: Stream, *, notes: tuple[str, ...] = ()) -> Tower:
-        """So many equal ones, all that images pass.
+        """A tower of so many equal layers, all of which images pass.
 
         Args:
             layers: how many.
@@ -194,7 +194,7 @@ def encoder_sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width
 
 
 def patch_matrix(inputs: int, hidden: int, *, bias: bool = False) -> Projection:
-    """From the pixels of a patch to a token of the tower."""
+    """The product from the pixels of a patch to a token of the tower."""
     return Projection(name="patches", inputs=inputs, outputs=hidden, bias=bias)
 
 

@@ -40,7 +40,7 @@ class _Sizes:
         )
 
     def tower(self, fields: Fields, block: TowerLayer, text: int, *, wide: int, tables: int) -> Tower:
-        """So many layers with their way to the text.
+        """The tower's layers with their way to the text.
 
         Args:
             fields: of the tower.

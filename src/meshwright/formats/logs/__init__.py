@@ -15,7 +15,7 @@ READERS: tuple[LogReader, ...] = (
     transformers.READER,
     table.READER,
 )
-"""In order of precedence: NeMo and Megatron-DeepSpeed print Megatron's lines too."""
+"""The readers in order of precedence: NeMo and Megatron-DeepSpeed print Megatron's lines too."""
 
 FRAMEWORKS = tuple(sorted(reader.name for reader in READERS))
 

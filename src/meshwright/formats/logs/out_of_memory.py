@@ -40,7 +40,7 @@ class OutOfMemory:
     """One message of one rank."""
 
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     rank: int | None
     """Global rank, None if the line does not give it; the GPU number in the message counts within a node."""
     tried_bytes: float

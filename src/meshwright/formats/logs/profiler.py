@@ -26,7 +26,7 @@ from meshwright.units import GIB, MICRO
 
 NAME = "pytorch-profiler"
 MAX_BYTES = 2 * GIB
-"""Of a trace, unpacked."""
+"""Largest size of a trace, unpacked."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _COLLECTIVE = re.compile(r"^(?:nccl|rccl|msccl|mscclpp|ncclx)|nvshmem|deep_?ep|internode|intranode", re.IGNORECASE)

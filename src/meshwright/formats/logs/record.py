@@ -21,7 +21,7 @@ class LoggedStep:
     """One line about a step; what it does not print is None."""
 
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     iteration: int
     step_time_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -31,9 +31,9 @@ class LoggedStep:
     memory_bytes: float | None = None
     """Peak of the rank that prints."""
     flop_per_s_per_device: float | None = None
-    """By the framework's own count of FLOP."""
+    """FLOP per second and device by the framework's own count."""
     power_w: float | None = None
-    """Of one device, mean over the step."""
+    """Power of one device, mean over the step."""
 
     def seconds(self, tokens_per_step: int, seq_len: int, devices: int) -> float | None:
         """Time of the step: printed, or the step's tokens or sequences over their rate."""
@@ -49,7 +49,7 @@ class LoggedTerm:
     """Seconds of a step that the run itself reports apart."""
 
     name: str
-    """As the report calls it."""
+    """Name of the term in the report."""
     parts: tuple[str, ...]
     """The parts of a predicted step that it takes together."""
     seconds: float
@@ -70,7 +70,7 @@ class RunLog:
     framework: str
     """Name of the framework, one of FRAMEWORKS."""
     steps: tuple[LoggedStep, ...]
-    """In the order of the file, one per iteration."""
+    """Steps in the order of the file, one per iteration."""
     stated: tuple[tuple[str, Logged], ...] = ()
     """Shapes and degrees by field name: num_layers, hidden, seq_len, global_batch, devices, tp, pp, ..."""
     terms: tuple[LoggedTerm, ...] = ()
@@ -89,7 +89,7 @@ class LogReading:
     stated: dict[str, Logged] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     terms: dict[int, list[LoggedTerm]] = field(default_factory=dict)
-    """By iteration."""
+    """Terms by iteration."""
 
     def step(self, found: LoggedStep) -> None:
         """One more step; every rank may print it, the first is kept, with what later lines add."""

@@ -17,7 +17,7 @@ from meshwright.units import GIB
 
 TIMES = {"step_time_s": 1.0, "step_time_ms": 1e-3}
 PARTS = ("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "offload", "host")
-"""Of a predicted step."""
+"""Parts of a predicted step."""
 MEASURES = (*TIMES, "tokens_per_s_per_device", "samples_per_s")
 
 

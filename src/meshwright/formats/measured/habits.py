@@ -55,7 +55,7 @@ class Habits:
     drops: bool = True
     """Whether its GPT layers drop activations and scores."""
     tokens: int = 0
-    """Of the tokenizer that its scripts name, before padding, whatever the model's own; 0 for the model's."""
+    """Size of the vocabulary of the tokenizer that the scripts name, before padding; 0 for the model's own."""
 
 
 def habits(framework: str, year: int, model: str = "") -> Habits:

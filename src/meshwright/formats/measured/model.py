@@ -16,7 +16,7 @@ from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 ModelLookup = Callable[[str], ModelSpec | None]
-"""From a model's name in any spelling to the library's, None for a name nobody knows."""
+"""Finds the library's model from its name in any spelling; None for a name nobody knows."""
 
 
 def read_model(record: MeasuredRecord, find: ModelLookup) -> tuple[ModelSpec, str]:

@@ -112,7 +112,7 @@ class PlanReader:
         return ()
 
     def sharding(self) -> tuple[str, int]:
-        """As stated, or as the framework does."""
+        """Sharding as stated, or as the framework does it."""
         stated = fold.folded_sharding(self.record.text("zero_stage"))
         if stated is not None:
             return stated

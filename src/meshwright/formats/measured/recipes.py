@@ -60,11 +60,11 @@ class Recipe:
     """One recipe of a release; it is a row's if the row's model and device start so."""
 
     release: str
-    """Of Megatron-Bridge or dgxc-benchmarking, or `ZOO` or `REPORT`."""
+    """Release of Megatron-Bridge or dgxc-benchmarking, or `ZOO` or `REPORT`."""
     model: str
     device: str
     says: str = ""
-    """Of exchanges and graphs, whatever the layout."""
+    """Settings of exchanges and graphs, whatever the layout."""
     layout: str = ""
     """tp.pp.vpp.ep that `memory` was chosen for; empty for any."""
     memory: tuple[str, str] | None = None

@@ -83,7 +83,7 @@ class MeasuredRecord:
 
 
 def campaign(values: Mapping[str, str | None]) -> str:
-    """Whose measurement a row is: its source, and for MLPerf the round, whose submissions run one code.
+    """Campaign that a row was measured in: its source, and for MLPerf the round, whose submissions run one code.
 
     Args:
         values: column to text.

@@ -34,7 +34,7 @@ DEFERRED = 2
 """Micro-batches whose gradients of logits wait in Megatron's tests of deferred gradients of the head."""
 
 DeviceLookup = Callable[[str, float | None], DeviceSpec]
-"""From a name and the memory on the box in GB to the device; raises UnsupportedError for a name nobody knows."""
+"""Finds a device from a name and the memory on the box in GB; raises UnsupportedError for a name nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class _RowReader:
         return f"{line}@{when}"
 
     def deduplicates(self) -> bool:
-        """As the notes say, or as the framework does; kernels that carry a token once drop none."""
+        """Whether a dispatch drops duplicates, by notes or framework; kernels that carry a token once drop none."""
         notes = self.notes.lower()
         if re.search(r"deepep|hybridep", notes):
             return True
@@ -253,7 +253,7 @@ class _RowReader:
         return self.habits.deduplicates
 
     def overlap(self) -> ExpertOverlap:
-        """As the notes say: `a2a_overlap=True`, `+1f1b a2a overlap`, `shared_expert_overlap=true`."""
+        """Overlap stated in the notes: `a2a_overlap=True`, `+1f1b a2a overlap`, `shared_expert_overlap=true`."""
         if re.search(r"a2a_overlap=true|1f1b a2a overlap", self.notes):
             # Megatron-Bridge asks for both at once. Source: scripts/performance/utils of v0.2.0 to v0.4.1.
             both = "bridge" in self.record.text("framework").lower() or "delay_wgrad=true" in self.notes

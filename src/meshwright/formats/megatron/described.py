@@ -14,7 +14,7 @@ from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 SIZES = ("num_layers", "hidden", "heads", "norm", "gated", "biases")
-"""Without which options describe no model."""
+"""Sizes without which options describe no model."""
 
 
 def describes(facts: Mapping[str, Any]) -> bool:

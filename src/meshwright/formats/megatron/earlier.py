@@ -19,7 +19,7 @@ class Earlier:
     takes: bool = False
     """Whether it has a value."""
     values: tuple[tuple[str, str], ...] = ()
-    """Its values, each with today's; the same where it is not among them."""
+    """Values of the earlier option, each with today's; those not listed are the same."""
 
 
 _FULL = (

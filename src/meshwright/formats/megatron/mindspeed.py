@@ -94,7 +94,7 @@ def adapters(values: Values) -> dict[str, Any] | None:
 
 
 def wrong_of(values: Values) -> list[Problem]:
-    """What of its options no plan here holds."""
+    """What part of its options no plan here holds."""
     found = []
     values.asked.add(_MODULES)
     if values.has(_RANK) and _MODULES not in values.foreign:

@@ -84,13 +84,13 @@ def _unknown_kinds(model: ModelSpec) -> list[str]:
 
 
 def _mixer(layer: LayerSpec) -> Attention | LatentAttention:
-    """Of a layer whose kinds are known."""
+    """The mixer of a layer whose kinds are known."""
     assert isinstance(layer.attention, (Attention, LatentAttention))
     return layer.attention
 
 
 def _mlp(layer: LayerSpec) -> DenseMlp | MoeMlp:
-    """Of a layer whose kinds are known."""
+    """The MLP of a layer whose kinds are known."""
     assert isinstance(layer.mlp, (DenseMlp, MoeMlp))
     return layer.mlp
 

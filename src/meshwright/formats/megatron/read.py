@@ -201,7 +201,7 @@ def _of_words(given: Sequence[str | Word]) -> ChosenCommand:
 
 
 def _unread(script: Script) -> Iterator[Problem]:
-    """What of a script was not read: then an option may have been missed."""
+    """What part of a script was not read: then an option may have been missed."""
     for why, place in script.broken[:4]:
         yield Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
 

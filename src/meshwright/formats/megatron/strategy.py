@@ -28,7 +28,7 @@ ONE_F_ONE_B = ("1f1b", "dapple", "pipedream-flush")
 
 
 def strategy_refusal(field: str, value: object, why: str, fix: str = "") -> Problem:
-    """What of a plan Megatron-LM cannot do."""
+    """What part of a plan Megatron-LM cannot do."""
     return Problem(what=f"plan: {field} is {value!r}", why=why, fix=fix, field=field)
 
 
@@ -149,7 +149,7 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
 
 
 def flex_backend(cluster: ClusterSpec) -> str:
-    """Whose kernels send a token once to each node: DeepEP's, and HybridEP's in NVL72, for which DeepEP has none.
+    """Backend that sends a token once to each node: DeepEP's, and HybridEP's in NVL72, for which DeepEP has none.
 
     Source: megatron/bridge/training/flex_dispatcher_backend.py of megatron-bridge 0.3.1 (2026-11).
     """

@@ -13,7 +13,7 @@ from meshwright.units import MILLI
 MOST_MS = 86_400_000.0
 """A day: the longest that a profile may say of a layer."""
 MOST_ELEMENTS = 1e15
-"""Of a layer: a thousand times what all devices of the largest clusters hold of one."""
+"""Most elements of a layer: a thousand times what all devices of the largest clusters hold of one."""
 TimesByLayer = Mapping[int, tuple[float, ...]]
 """Layer to forward, backward and update milliseconds."""
 SizesByLayer = Mapping[int, tuple[float, ...]]

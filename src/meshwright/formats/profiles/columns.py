@@ -21,7 +21,7 @@ from meshwright.formats.profiles.profile_set import End, LinkFit, Route
 
 MAX_BYTES = 256 * 1024**2
 MOST_GB_S = 1e6
-"""Of a link: a thousand times what any has."""
+"""Fastest link: a thousand times what any has."""
 
 TIMES = ("model", "gpu", "tp", "mbs", "layer_index", "fwd_ms", "bwd_ms", "optimizer_update_ms")
 SIZES = (

@@ -42,7 +42,7 @@ def whole_number(text: str, where: str, faults: list[Problem]) -> int:
 
 
 def number_list(row: object, count: int, where: str, faults: list[Problem]) -> tuple[float, ...]:
-    """So many numbers of a list; none where it is not such a list."""
+    """A list of so many numbers; empty where it is not such a list."""
     if isinstance(row, list) and len(row) == count and all(isinstance(one, (int, float)) for one in row):
         numbers = tuple(float(one) for one in row)
         if all(map(math.isfinite, numbers)):

@@ -52,9 +52,9 @@ class ConditionWord:
 
     value: Value
     glob: str
-    """With quoted letters taken as they are."""
+    """Glob of the word, with quoted letters taken as they are."""
     bare: str
-    """As written, for operators and brackets; empty where it is quoted."""
+    """The word as written, for operators and brackets; empty where it is quoted."""
 
 
 class _Grammar:
@@ -178,19 +178,19 @@ def _searched(regex: str, text: str) -> bool:
 
 
 def negated(truth: Truth) -> Truth:
-    """Not; what is not known stays so."""
+    """Logical not; what is not known stays so."""
     return not truth if isinstance(truth, bool) else truth
 
 
 def both(one: Truth, other: Truth) -> Truth:
-    """And: false where either is, whatever the other."""
+    """Logical and: false where either is, whatever the other."""
     if one is False or other is False:
         return False
     return other if one is True else one
 
 
 def either(one: Truth, other: Truth) -> Truth:
-    """Or: true where either is, whatever the other."""
+    """Logical or: true where either is, whatever the other."""
     if one is True or other is True:
         return True
     return other if one is False else one

@@ -25,7 +25,7 @@ _VERBS = {
     "litgpt": ("finetune", "finetune_full", "finetune_lora", "pretrain"),
     "xtuner": ("train",),
 }
-"""Those whose names are common words, by what stands behind the name."""
+"""Verbs that must follow programs whose names are common words."""
 _FILE_TOOLS = frozenset(
     (
         "awk", "cat", "chmod", "chown", "cp", "diff", "echo", "find", "git", "grep", "head", "install", "ln", "ls",
@@ -51,7 +51,7 @@ class Launch:
     program: str
     """The file, or the module behind `-m`."""
     words: tuple[Word, ...]
-    """Behind the program."""
+    """Words behind the program."""
     place: ScriptLine
     environment: Mapping[str, Value]
     unsure: tuple[Unknown, ...]

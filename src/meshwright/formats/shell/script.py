@@ -47,7 +47,7 @@ class Script:
         return text
 
     def stopped(self) -> Problem | None:
-        """That it exits with an error before it starts a program; None where it does not."""
+        """The problem that the script exits with an error before it starts a program; None where it does not."""
         if self.failed_at is None or launches(self.commands):
             return None
         why = "it exits there with an error, and has started no program"

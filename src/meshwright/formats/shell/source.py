@@ -22,7 +22,7 @@ class Source:
         self._starts = starts
         self._places = places
         self.unknowns = unknowns or {}
-        """By the private letter that stands for each in the text."""
+        """Unknowns by the private letter that stands for each in the text."""
 
     @staticmethod
     def of_file(text: str, name: str) -> Source:

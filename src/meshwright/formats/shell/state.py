@@ -62,7 +62,7 @@ PATHS = frozenset(["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "HOME"])
 MAX_STEPS = 100_000
 """Statements and words of a script; launch scripts take hundreds."""
 MAX_LETTERS = 200_000
-"""Of one variable."""
+"""Most letters of one variable."""
 MAX_PIECES = 4_000
 LETTERS_A_STEP = 200
 """Letters handled count as steps, too."""

@@ -22,7 +22,7 @@ class Unknown:
     """Something only the machine of the job, or its user, knows."""
 
     why: str
-    """As a sentence goes on after "it is not known": `$(hostname) is not run`."""
+    """Why it is not known, as a sentence goes on after "it is not known": `$(hostname) is not run`."""
     place: ScriptLine
     names: tuple[str, ...] = ()
     """Variables and positions that would settle it: `NNODES`, `1`."""
@@ -31,9 +31,9 @@ class Unknown:
     flags: frozenset[str] | None = None
     """Options that can stand in its place; None where that may be any."""
     single: bool = False
-    """It is one word, whichever it is."""
+    """Whether it is one word, whichever it is."""
     by_node: tuple[int, ...] = ()
-    """Its number on each node, by NODE_RANK from 0, where that alone settles it."""
+    """The number on each node, by NODE_RANK from 0, where that alone settles it."""
 
 
 Truth = bool | Unknown
@@ -95,7 +95,7 @@ class Word:
 
     @property
     def text(self) -> str:
-        """Its letters; what is unknown is left out."""
+        """Letters of the word; what is unknown is left out."""
         return known_text(self.pieces)
 
     @property

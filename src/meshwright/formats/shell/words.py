@@ -24,7 +24,7 @@ class Part:
     value: Value
     quoted: bool
     split: bool = False
-    """It is divided at blanks."""
+    """Whether it is divided at blanks."""
     words: tuple[Value, ...] | None = None
 
 

@@ -70,7 +70,7 @@ class EngineFiles:
         return whole, tuple(changes)
 
     def _read_as(self, text: str, files: Mapping[str, str]) -> tuple[object, ...]:
-        """What of a reading two sets of files have in common where they say one plan."""
+        """What part of a reading two sets of files have in common where they say one plan."""
         read = self.read(text, files)
         return read.row, read.layout, read.workload, read.problems
 

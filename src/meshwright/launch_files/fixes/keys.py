@@ -20,7 +20,7 @@ class KeyChange:
     """A key that another plan sets otherwise."""
 
     file: str
-    """Its name."""
+    """Name of the file."""
     path: str
     """The key with those of the tables around it, dots between."""
     new: Any

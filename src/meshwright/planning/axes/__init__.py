@@ -134,7 +134,7 @@ class _AxesLeft:
 
 
 def _fitted(names: Iterable[str], model: ModelSpec, workload: Workload, devices: int) -> tuple[str, ...]:
-    """Of schedules that are named without settings, those whose settings are made for the layers of a model."""
+    """Schedules named without settings, with settings that suit the layers of a model."""
     found: list[str] = []
     for schedule in map(schedule_named, names):
         if type(schedule).fitted is Schedule.fitted or schedule.token != schedule.name:

@@ -69,7 +69,7 @@ class Composer:
     uneven: bool = False
     """Whether micro-batches that do not divide the batch are tried."""
     chunks: tuple[int, ...] = USUAL_CHUNKS
-    """Of a stage, numbers that are tried where none is pinned."""
+    """Chunks per stage that are tried where no number is pinned."""
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _ranked: dict[Use, tuple[Ranked[SplitPipeline], Ranked[SplitPipeline]]] = field(default_factory=dict)
@@ -188,11 +188,11 @@ class Composer:
         return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
     def _unhidden(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        """With all gradients between pipelines after the last backward, over the slowest link between them."""
+        """The set with all gradients between pipelines after the last backward, over the slowest link between them."""
         return replace(one_set, step_s=one_set.step_s + self._sum_s(one_set, anywhere=True))
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        """With what of the gradients between pipelines finds no room beside the last backwards."""
+        """The set with those gradients between pipelines that find no room beside the last backwards."""
         spare_s = min(one.spare_s for one in one_set.pipelines)
         late_s = self.islands.late_s(one_set.islands, self._sum_s(one_set, anywhere=False), spare_s)
         return replace(one_set, step_s=one_set.step_s + late_s)

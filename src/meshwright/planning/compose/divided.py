@@ -41,7 +41,7 @@ AT_ONCE = 5
 MOST_DIVISIONS = 12
 """Divisions that the answer may be chosen from."""
 MOST_HIDDEN = 4
-"""Likewise where gradients between pipelines hide as well as they can."""
+"""Most sets tried where gradients between pipelines hide as well as they can."""
 AROUND = 1.02
 """Times the step of the best pipeline set of whole islands that a division may promise: closed forms are that near."""
 
@@ -135,7 +135,7 @@ class Divided:
         return max(stage_sequences[0].sequences(self.horizon_s), 0.0) if stage_sequences else 0.0
 
     def sequences(self, one: SplitPipeline) -> float:
-        """That a pipeline trains within the horizon; none where it cannot start."""
+        """Sequences that a pipeline trains within the horizon; none where it cannot start."""
         number = 1.0 + (self.horizon_s - one.fill_s - one.sync_s) / one.period_s
         return one.wave * number if number >= one.least_micro_batches else 0.0
 

@@ -9,5 +9,5 @@ class IslandPart(NamedTuple):
     """Devices of a group."""
 
     group: int
-    """Its number in the cluster."""
+    """Number of the group in the cluster."""
     devices: int

@@ -56,7 +56,7 @@ class Granularity:
     """A way to see the cluster."""
 
     tolerance: float | None
-    """From which on it is seen so; None where it is finer than groups."""
+    """Tolerance from which on the cluster is seen so; None where it is finer than groups."""
     islands: tuple[AlikeDevices, ...]
 
     @property

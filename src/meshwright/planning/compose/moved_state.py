@@ -32,7 +32,7 @@ class StateFlow:
     """Bytes over one kind of link."""
 
     link: str
-    """In words: `inside nodes of H100`, `H100 - A100-80`."""
+    """Name of the link: `inside nodes of H100`, `H100 - A100-80`."""
     size_bytes: float
 
 
@@ -49,7 +49,7 @@ class MovedState:
 
     @property
     def moved_bytes(self) -> float:
-        """Over all links."""
+        """Bytes over all links."""
         return sum(flow.size_bytes for flow in self.flows)
 
 

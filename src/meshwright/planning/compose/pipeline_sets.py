@@ -33,12 +33,12 @@ class Paced(Protocol):
 
     @property
     def devices(self) -> int:
-        """Of all its stages."""
+        """Devices of all stages."""
         ...
 
     @property
     def stage_devices(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """Devices of each stage."""
         ...
 
     @property
@@ -58,22 +58,22 @@ class Paced(Protocol):
 
     @property
     def fill_s(self) -> float:
-        """Of one micro-batch, forward and backward through all stages."""
+        """Seconds of one micro-batch, forward and backward through all stages."""
         ...
 
     @property
     def period_s(self) -> float:
-        """Between micro-batches."""
+        """Seconds between micro-batches."""
         ...
 
     @property
     def sync_s(self) -> float:
-        """After the last backward."""
+        """Seconds after the last backward."""
         ...
 
     @property
     def least_micro_batches(self) -> int:
-        """Of a step."""
+        """Fewest micro-batches of a step."""
         ...
 
     def step_s(self, micro_batches: float) -> float:
@@ -96,7 +96,7 @@ class PipelineSet(Generic[AnyPaced]):
 
     @property
     def islands(self) -> frozenset[int]:
-        """Of all its pipelines."""
+        """Islands of all pipelines."""
         return frozenset().union(*(pipeline.islands for pipeline in self.pipelines))
 
 

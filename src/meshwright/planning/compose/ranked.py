@@ -25,7 +25,7 @@ class Ranked(Generic[AnyPaced]):
     """Pipeline sets by their step with the gradients between pipelines, the quickest first."""
 
     without: list[PipelineSet[AnyPaced]]
-    """By their step without these."""
+    """The same sets by their step without these gradients."""
     synchronised: Callable[[PipelineSet[AnyPaced]], PipelineSet[AnyPaced]]
     """Adds them."""
     _known: list[PipelineSet[AnyPaced]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Ranked(Generic[AnyPaced]):
         return cls(sorted(able, key=lambda one_set: one_set.step_s)[:most], synchronised)
 
     def first(self, most: int) -> list[PipelineSet[AnyPaced]]:
-        """So many of them, or all."""
+        """The quickest sets, as many as asked for, or all."""
         while len(self._known) < most and (self._waiting or self._next < len(self.without)):
             least_s = self._waiting[0][0] if self._waiting else math.inf
             if self._next < len(self.without) and self.without[self._next].step_s <= least_s:

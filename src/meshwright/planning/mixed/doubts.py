@@ -14,9 +14,9 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.job import Job
 
 LINK_CHANGE = 2.0
-"""By which a link between groups is made slower: few users know theirs better."""
+"""Factor by which a link between groups is made slower: few users know theirs better."""
 NUMBER_CHANGE = 0.8
-"""By which the other numbers of a group are multiplied."""
+"""Factor on the other numbers of a group."""
 
 
 def doubts_of_model(one: PricedPlan) -> Iterator[tuple[str, float]]:

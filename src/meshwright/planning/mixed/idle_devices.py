@@ -30,11 +30,11 @@ class LeavingOut:
 
     composer: Composer
     uneven: Callable[[], Composer]
-    """Of micro-batches that do not divide the batch; made when it is asked for."""
+    """Composer with micro-batches that do not divide the batch; made when it is asked for."""
     composed: Callable[[Sequence[IslandPart], int], list[PricedPlan]]
     """The quickest sets over some parts, so many of them priced in full."""
     first: Callable[[Composer, Sequence[IslandPart], int], list[PricedPlan]]
-    """Likewise those of one composer."""
+    """The quickest sets of one composer over some parts, so many of them."""
     side_by_side: Callable[[Sequence[IslandPart]], Iterable[PricedPlan]]
     """Sets of several pipelines of a small batch."""
 

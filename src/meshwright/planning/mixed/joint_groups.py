@@ -43,7 +43,7 @@ MOST_MICRO_BATCH = 16
 PRICED, IDLE_PRICED = 8, 16
 """Divisions that are priced without recompute: of all devices, and of all choices of fewer together."""
 REFINED = 3
-"""Of them, those for which sharding and recompute are looked for."""
+"""Divisions for which sharding and recompute are looked for."""
 EACH_TENSOR = 4
 """Divisions of a tensor degree."""
 MOST_SUBSETS = 3
@@ -102,7 +102,7 @@ class JointGroups:
             yield from combinations(parts, len(parts) - 1)
 
     def _promising(self, divisions: Iterable[_Division], best_s: float, most: int) -> list[_Division]:
-        """Those that may be quicker, by their step without recompute."""
+        """Divisions that may be quicker, by their step without recompute."""
         layers = self.pricer.model.num_layers
         least = sorted(divisions, key=lambda one: one.promised)[:most]
         plans = [
@@ -117,7 +117,7 @@ class JointGroups:
         return [one for _, one in chosen[:REFINED]]
 
     def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
-        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches."""
+        """The best divisions per tensor degree, of those with the fewest, the most and other numbers of batches."""
         batch = self.pricer.workload.global_batch
         groups = [self.pricer.cluster.groups[part.group] for part in parts]
         rates = [self.rate(part) for part in parts]

@@ -57,9 +57,9 @@ class HeldLayers:
     """First and last pipeline."""
     group: str
     devices: int
-    """Of each stage."""
+    """Devices of each stage."""
     layers: tuple[int, ...]
-    """Of each stage."""
+    """Layers of each stage."""
     strategy: LayerStrategy
     micro_batches: int
     mbs: int
@@ -85,11 +85,11 @@ class IdleDevices:
     group: str
     idle: int
     devices: int
-    """Of the whole group."""
+    """Devices of the whole group."""
     rented: bool
     """Whether they are left out for their price."""
     strangers: tuple[str, str] | None = None
-    """Their collective library and that of the devices in use, where the two share no communicator."""
+    """Collective library of these devices and that of the devices in use, where the two share no communicator."""
     preempted: bool = False
     """Whether a plan that uses them takes less time a step, and more once preemptions are counted."""
 
@@ -102,7 +102,7 @@ class EqualRanks:
     device: str
     """The slowest of them, at whose pace all work."""
     memory_bytes: float
-    """Of a device with the least."""
+    """Memory of a device with the least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Mixing:
     equal: tuple[EqualRanks, ...] = ()
     """Groups that the plan takes for one."""
     passed_over_s: float | None = None
-    """Of a step of the plan that is hardly quicker, and that the framework of `launched` does not start."""
+    """Step of the plan that is hardly quicker, and that the framework of `launched` does not start."""
     launched: LaunchedPlan | None = None
     """None where a target is asked for, and where none was found."""
     kinds: int = 2
@@ -148,7 +148,7 @@ class Mixing:
     by: Objective
     """What is compared."""
     amount: float
-    """Of it, of the best plan."""
+    """Amount of the best plan, in what is compared."""
     kept: float
     """Share of the time that preemptions of spot nodes leave to the best plan."""
 

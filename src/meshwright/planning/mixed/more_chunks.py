@@ -29,13 +29,13 @@ class MoreChunks:
     """Pipeline sets whose stages have more chunks than usual."""
 
     composer: Composer
-    """Of the usual numbers of chunks."""
+    """Composer of the usual numbers of chunks."""
     first: Callable[[Composer, Sequence[IslandPart], int], list[PricedPlan]]
     """The first sets of a composer over some parts, so many of them priced in full."""
     _of_more: Composer | None = field(default=None, init=False)
 
     def quicker(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
-        """Those that are quicker than all plans found before.
+        """The sets that are quicker than all plans found before.
 
         Args:
             parts: of the cluster.
@@ -57,5 +57,5 @@ class MoreChunks:
 
 
 def most_chunks(plan: ExecutionPlan) -> int:
-    """Of any stage of a plan."""
+    """Most chunks of any stage of a plan."""
     return max(len(worker.chunks) for pipeline in plan.pipelines for worker in pipeline.workers)

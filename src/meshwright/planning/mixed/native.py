@@ -63,7 +63,7 @@ WAY_GAIN = 0.001
 """Share of a step that another way must save."""
 NO_REPAIR = "add devices, shorten --seq, or lift what is pinned or forbidden"
 RENTED = 3
-"""Of them priced in full, the cheapest and the quickest."""
+"""Rented sets priced in full, the cheapest and the quickest."""
 
 
 class NativeSource:
@@ -158,7 +158,7 @@ class NativeSource:
         return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
 
     def _near(self, found: Sequence[PricedPlan]) -> list[PricedPlan]:
-        """Of a small cluster, what is quicker than the best sets by a layer or a few micro-batches elsewhere."""
+        """Plans quicker than the best sets by a layer or a few micro-batches elsewhere; of small clusters only."""
         if self.cluster.devices > SMALL or spent():
             return []
         return self._moves().nearest(found)
@@ -296,7 +296,7 @@ class NativeSource:
 
     @cached_property
     def _uneven(self) -> Composer:
-        """Of micro-batches that do not divide the batch."""
+        """Composer of micro-batches that do not divide the batch."""
         return Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:

@@ -32,7 +32,8 @@ GAIN = 1e-4
 MOST_MOVED = 14
 """Layers moved to even out a pipeline."""
 NORM = 16
-"""Of the stages' seconds, in place of their maximum, which the first of several slowest stages does not lower."""
+"""Order of the norm over the stages' seconds, in place of their maximum, which the first of several slowest stages does
+not lower."""
 UNEVEN_CHUNKS = 0.03
 """What the slowest chunk of each pass counts beside the slowest stage (2026-11: 14 drawn questions, 0.03 to 1)."""
 
@@ -44,7 +45,7 @@ class Moves:
     cluster: ClusterSpec
     pricer: PlanPricer
     priced: Callable[[ExecutionPlan], PricedPlan | None]
-    """In full; None where a plan does not fit."""
+    """Prices a plan in full; None where it does not fit."""
     sets: dict[ExecutionPlan, PipelineSet[SplitPipeline]]
     """What plans were made of; those found here are added."""
     mix: Float[np.ndarray, "kinds"]
@@ -189,7 +190,7 @@ def _evened_layers(one: SplitPipeline, mix: Float[np.ndarray, "kinds"], ahead: i
 def _unevenness(
     chunk_s: Float[np.ndarray, "chunks stages"], layer_s: Float[np.ndarray, "stages"]
 ) -> tuple[float, Float[np.ndarray, "givers takers"]]:
-    """Of the chunks as they are, and after a layer of each went to each other one."""
+    """Unevenness of the chunks as they are, and after a layer of each went to each other one."""
     chunks, count = chunk_s.shape
     scale = chunk_s.sum(axis=0).max()
     held, each = chunk_s / scale, layer_s / scale

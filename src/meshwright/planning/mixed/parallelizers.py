@@ -65,7 +65,7 @@ class SliceSource(StagesOfOwnPlans):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parallelizers."""
+        """Names of the parallelizers."""
         return tuple(dict.fromkeys(one.name for one in self.composer.questions.parallelizers))
 
     @property

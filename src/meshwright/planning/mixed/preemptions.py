@@ -15,13 +15,13 @@ class Preempted:
     """A plan on spot nodes."""
 
     groups: tuple[str, ...]
-    """Of spot nodes, those in use."""
+    """Groups of spot nodes that are in use."""
     per_day: float
     """Preemptions of any node in use."""
     kept: float
     """Share of the time that they leave."""
     step_time_s: float
-    """Of a step that nothing interrupts."""
+    """Seconds of a step that nothing interrupts."""
 
 
 def preempted(one: PricedPlan) -> Preempted | None:

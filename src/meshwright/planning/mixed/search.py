@@ -53,7 +53,7 @@ class MixedPlans:
     candidates: tuple[PricedPlan, ...]
     """The best by the aim first; at least one."""
     quickest: PricedPlan
-    """Of all candidates, before limits of time and price."""
+    """The quickest of all candidates, before limits of time and price."""
     alone: Mapping[int, PricedPlan | None]
     """The best plan of each group by itself; none of a cluster of one group."""
     without: Mapping[int, PricedPlan | None]

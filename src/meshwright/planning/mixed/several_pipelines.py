@@ -28,7 +28,7 @@ class SeveralPipelines:
     """A plan priced in full; None where it does not fit."""
 
     def over(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
-        """Of a small batch, a few sets of several pipelines in any case.
+        """Sets of several pipelines; on a small batch, a few of them in any case.
 
         The closed form adds the gradients between pipelines to the step; with a micro-batch or two most of them hide
         behind the one backward there is.

@@ -41,7 +41,7 @@ class Composition:
     claimed_s: tuple[float, ...]
     """Step of each plan by what its parallelizers say of their slices."""
     slices: tuple[PlannedSlice, ...]
-    """Of the best plan."""
+    """The planned slices of the best plan."""
     skips: tuple[str, ...]
     """What was not answered, or answered and not taken, and why."""
     own: str = ""

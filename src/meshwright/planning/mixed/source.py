@@ -34,7 +34,7 @@ class Launcher:
     """A framework as searches know it."""
 
     target: str
-    """Its name."""
+    """Name of the target."""
     refuses: Refusals
     space: Space
     """What it can run of the space that is searched."""
@@ -89,7 +89,7 @@ class SearchRecord:
     priced: int
     """Plans priced in full."""
     feasible: int | None = None
-    """Of them, those that fit."""
+    """Plans priced in full that fit."""
     looked_at: Mapping[str, int]
     """Counts by name."""
     pruned: Mapping[str, int]

@@ -39,13 +39,13 @@ class Aim:
     objective: str = "time"
     max_step_time_s: float = math.inf
     max_price_per_step: float = math.inf
-    """In USD."""
+    """Highest price of a step, in USD."""
     days: float = math.inf
     """Longest time of the whole run."""
     max_price: float = math.inf
     """Highest price of the whole run, in USD."""
     steps: float | None = None
-    """Whose time the run takes, failures and checkpoints included, once limits of the run are limits of its steps."""
+    """Steps of the run; its time includes failures and checkpoints once limits of the run are limits of its steps."""
 
     @property
     def by(self) -> Objective:
@@ -99,7 +99,7 @@ class Aim:
         )
 
     def excess(self, offer: Offer[Planned]) -> float:
-        """By what shares of the limits an offer is beyond them; 0 for one that keeps to them."""
+        """Shares of the limits by which an offer exceeds them, summed; 0 for one that keeps to them."""
         # Limits of a run are limits of steps that take as long as preemptions make them.
         kept = 1.0 if self.steps is None else offer.kept
         steps = (offer.step_time_s / kept, offer.price_per_step / kept)

@@ -47,7 +47,7 @@ def _price_per_hour(group: NodeGroup) -> float | None:
 def amount_difference(
     what: str, best: StepPrice, other: StepPrice, amounts: tuple[float, float], **more: str
 ) -> Reason:
-    """By what share a step of another plan takes more, 0 where the best takes nothing, and the parts behind it.
+    """Share by which a step of another plan takes more, 0 where the best takes nothing, and the parts behind it.
 
     Args:
         what: the reason's kind.
@@ -124,11 +124,11 @@ class Objective:
     counts_energy: bool = False
     """The answer says what energy a step takes."""
     compared: Callable[[Offer[Any]], float] = lasting_s
-    """What of a plan is compared with what parts of the cluster take by themselves."""
+    """What part of a plan is compared with what parts of the cluster take by themselves."""
     compared_unit: str = "s"
-    """Its unit, as names of numbers end in it."""
+    """Unit of what is compared, as names of numbers end in it."""
     compared_text: Callable[[float], str] = seconds
-    """That in words."""
+    """What is compared, in words."""
     less: str = "less time"
     """What a plan is that takes less of it."""
     saves: str = "cheaper"
@@ -141,7 +141,7 @@ class Objective:
     """Plans of measured profiles can be ordered by it."""
 
     def __reduce__(self) -> tuple[Callable[[str], Objective], tuple[str]]:
-        """By its name: answers cross from the process of a search to that of a page, and its functions cannot."""
+        """Pickle by name: answers cross from the process of a search to that of a page, and its functions cannot."""
         return _named, (self.name,)
 
 

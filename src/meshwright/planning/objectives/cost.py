@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _difference(best: StepPrice, other: StepPrice) -> Reason:
-    """By what share a step of another plan costs more: its price where known, else its device-seconds."""
+    """Share by which a step of another plan costs more: its price where known, else its device-seconds."""
     from meshwright.estimate.result import StepEstimate
 
     steps = (best, other)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _difference(best: StepPrice, other: StepPrice) -> Reason:
-    """By what share a step of another plan takes more energy."""
+    """Share by which a step of another plan takes more energy."""
     return amount_difference("energy difference", best, other, (best.energy_j or 0.0, other.energy_j or 0.0))
 
 

@@ -106,7 +106,7 @@ def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
 
 
 def require_rank(optimizer: Optimizer, model: ModelSpec) -> None:
-    """That gradients are not projected to a rank above the width of the model.
+    """Check that gradients are not projected to a rank above the width of the model.
 
     Raises:
         InputError: they are.

@@ -267,7 +267,7 @@ def _without(model: ModelSpec, names: set[str]) -> ModelSpec:
 
 
 def _idle(parameters: int, medium: _Medium) -> Assumption:
-    """That a tower is held and not used."""
+    """The assumption that a tower is held and not used."""
     size = significant(parameters / 1e9)
     held = f"the {medium.tower} ({size}B parameters) is in memory, frozen"
     value = f"none per sample: {held}; --{medium.option} puts it to work"

@@ -41,7 +41,7 @@ _EXAMPLE = "for example --lora r=16, or --lora r=16,targets=q_proj,v_proj,base=n
 
 
 Adapters = Lora | str | int | Mapping[str, Any]
-"""As a user gives them."""
+"""Adapters as a user gives them."""
 
 
 def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) -> ModelSpec:
@@ -372,7 +372,7 @@ def trained_counts(model: ModelSpec) -> str:
 
 
 def trained_text(model: ModelSpec) -> str:
-    """What of a model is trained, in a line; empty where all of it is."""
+    """What part of a model is trained, in a line; empty where all of it is."""
     tuning = model.tuning
     if tuning is None:
         return ""

@@ -19,7 +19,7 @@ from meshwright.targets import TARGETS
 
 
 def launched(repairs: Iterable[JobRepair]) -> tuple[JobRepair, ...]:
-    """Those that a framework runs, pins to be freed, and those that nobody asked for; all of them where none is left.
+    """Repairs that a framework runs, freed pins, and what nobody asked for; all of them where none is left.
 
     Tiles of the loss and of MLPs are no change that anybody runs: no framework has them beside its other settings.
 

@@ -173,7 +173,7 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
 
 
 def _offloads(token: str) -> Iterator[str]:
-    """From nothing, the optimizer without and with its gradients; else nothing, and the next larger part of states."""
+    """Larger offloads: from nothing, the optimizer without and with its gradients; else nothing, and the next part."""
     if not token:
         yield from ("o", "og")
         return
@@ -218,7 +218,7 @@ def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanR
 
 
 def with_chunks(row: PlanRow, vpp: int) -> PlanRow:
-    """So many chunks per worker, in the row's schedule where it takes them."""
+    """The row with so many chunks per worker, in its own schedule where that takes them."""
     refused = schedule_named(row.schedule).problems(row.pp, row.micro_batches, vpp)
     return replace(row, vpp=vpp, schedule=default_schedule(vpp) if refused else row.schedule)
 

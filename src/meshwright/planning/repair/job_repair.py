@@ -84,7 +84,7 @@ class FittingPlan(NamedTuple):
     """A plan that fits."""
 
     plan: str
-    """In one line."""
+    """The plan in one line."""
     estimate: StepEstimate
     job: Job
     """The plan and what it is for."""

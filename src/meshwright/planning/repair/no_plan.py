@@ -39,7 +39,7 @@ DEGREES = (
 )
 """Axes of which one device leaves a single value."""
 _NEXT = "\n       or "
-"""Between repairs, each on a line of its own in the terminal."""
+"""Separator of repairs, each on a line of its own in the terminal."""
 
 
 class NoPlanError(InfeasibleError):

@@ -190,7 +190,7 @@ def _paces(device: DeviceSpec, other: DeviceSpec) -> dict[str, float]:
 
 
 def _peak(device: DeviceSpec) -> float:
-    """In 16 bits, or the highest that it has."""
+    """Peak in 16 bits, or the highest that the device has."""
     return device.peak("bf16") or device.peak("fp16") or max(peak for _, peak in device.peak_flop_per_s)
 
 

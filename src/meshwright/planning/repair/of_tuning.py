@@ -16,7 +16,7 @@ from meshwright.targets import TARGETS
 from meshwright.units import significant
 
 USUAL_RANK = 16
-"""Of most published recipes: torchtune, axolotl, Unsloth, MLPerf."""
+"""Rank of most published recipes: torchtune, axolotl, Unsloth, MLPerf."""
 SMALLEST_BASE = "nf4"
 USUAL_TRAINER = "accelerate"
 
@@ -26,7 +26,7 @@ class Otherwise:
     """What another training starts from where the trainer was chosen for the one that was asked for."""
 
     model: ModelSpec
-    """As it was asked for."""
+    """The model as it was asked for."""
     space_for: SpaceFor
     """The space that the question leaves to every trainer."""
 

@@ -36,7 +36,7 @@ class Term(Record):
     """`tensors`, `fragmentation` or `outside the allocator`."""
     predicted_bytes: float
     measured_bytes: float
-    """For tensors: those alive and the one that was asked for, so at least this much."""
+    """Measured bytes; for tensors, those alive and the one that was asked for, so at least this much."""
 
     @property
     def short_bytes(self) -> float:

@@ -65,7 +65,7 @@ def view_data(
 
 
 def _data(source: PageSource) -> Iterator[tuple[str, list[dict[str, Any] | None]]]:
-    """By view, its data of every plan; None of a plan that has no room in a file."""
+    """Data of every plan by view; None of a plan that has no room in a file."""
     left = MOST_BYTES
     made: dict[str, list[dict[str, Any] | None]] = {name: [] for name in (*VIEWS, *LIVE_VIEWS)}
     for plan in source.plans:

@@ -35,7 +35,7 @@ class PageSource:
     document: Mapping[str, Any]
     """A `meshwright.plan-set/1`."""
     plans: tuple[PlanOnPage, ...]
-    """In the order of `plans`."""
+    """Plans in the order of `plans`."""
     command: str = ""
     """Gives the same answer again on a command line."""
     asked: Mapping[str, str | bool] = field(default_factory=dict)

@@ -163,7 +163,7 @@ _STAGES: dict[str, Callable[[PlannedJob], str]] = {
     "strategies": _strategies,
     "schedule": lambda job: ", ".join(dict.fromkeys(line.schedule.name for line in job.plan.pipelines)),
 }
-"""Of plans that are no rows of degrees."""
+"""Parts of plans that are no rows of degrees."""
 _SAID_OF_STAGES = {"pipelines": "{} pipelines", "chunks": "{} chunks", "strategies": "{}", "schedule": "{}"}
 """How a difference is said behind a title, where its name alone would not do."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SHOWN_DIGITS = 12
-"""Of hashes and commits: enough to tell any two apart."""
+"""Digits shown of hashes and commits: enough to tell any two apart."""
 
 
 def made_by_words(made_by: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ NAMES = {
     "step_s": "time outside both passes: data, clipping, logging",
     "pace": "pace of the machine as a whole",
 }
-"""By the last part of a number's name."""
+"""Names by the last part of a number's name."""
 _CLOCKS = {
     "NVIDIA": "nvidia-smi --query-gpu=clocks.sm,power.draw,clocks_event_reasons.active -l 1",
     "AMD": "amd-smi monitor --power-usage --gfx",
@@ -94,7 +94,7 @@ def cause_line(cause: Cause, gap_s: float) -> str:
 
 
 def left_line(left_s: float, gap_s: float) -> str:
-    """What of a difference the numbers do not explain."""
+    """What part of a difference the numbers do not explain."""
     return f"{signed_seconds(left_s)} of {signed_seconds(gap_s)} is specific to this plan, or not modelled"
 
 
@@ -182,7 +182,7 @@ _OF_PART = {
 
 
 def other_software(name: str, planned: str, framework: str) -> str:
-    """That a prediction is for the framework of the log, not for that of the plan."""
+    """Sentence that a prediction is for the framework of the log, not for that of the plan."""
     return f"predicted for {name}, as the log is of {framework}; the plan was priced for {planned}"
 
 
@@ -203,7 +203,7 @@ def slowing(early_s: float, late_s: float) -> str:
 
 
 def other_flop(counted: float, own: float) -> str:
-    """That a log counts other FLOP than the model has."""
+    """Sentence that a log counts other FLOP than the model has."""
     return (
         f"the log's TFLOP/s count {significant(counted / 1e15)} PFLOP a step, the model's are "
         f"{significant(own / 1e15)}: some frameworks count full attention or recompute, or this is another model; "

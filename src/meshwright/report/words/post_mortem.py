@@ -14,7 +14,7 @@ REMEDIES = {
     "fragmentation": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and keep the shapes of micro-batches equal",
     "outside the allocator": "look for other processes on the device; fewer process groups and NCCL channels take less",
 }
-"""By the term of the memory that was predicted too low."""
+"""Remedies by the term of the memory that was predicted too low."""
 
 
 def event_text(died: PostMortem) -> str:

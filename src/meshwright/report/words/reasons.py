@@ -265,4 +265,4 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "memory difference": _memory_difference,
     "cost difference": _cost_difference,
 }
-"""By the kind of a reason."""
+"""Sentences by the kind of a reason."""

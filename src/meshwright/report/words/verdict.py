@@ -115,7 +115,7 @@ def rate_heading(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _padding(estimate: StepEstimate) -> str:
-    """What of the computed tokens is not counted in the rate, and what packed rows would take."""
+    """What part of the computed tokens is not counted in the rate, and what packed rows would take."""
     filling = estimate.filling
     if filling is None:
         return ""

@@ -90,7 +90,7 @@ class HostStep(ShardedStep):
         return {name: () if name in alike else EVERY for name in state}
 
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-        """On one rank; as `RankStep.rank`."""
+        """One step on one rank; as `RankStep.rank`."""
         key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
         weights = self._to_device(state["weights"]) if self.offload.weights else state["weights"]
         loss, gradients = self._parts_of_gradients(weights, batch, key)

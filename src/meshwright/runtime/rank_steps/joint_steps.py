@@ -29,7 +29,7 @@ class Share:
     """What every rank of a pipeline does of a micro-batch."""
 
     model: Model
-    """As the pipeline runs it."""
+    """The model as the pipeline runs it."""
     samples: int
     ranks: int
     pass_s: float = 0.0
@@ -46,13 +46,13 @@ class JointStep(ShardedStep):
     zero: int
     """What is in parts: 1 moments, 2 gradients too, 3 weights too."""
     keeps: bool = False
-    """With zero 3, weights are gathered once for all micro-batches."""
+    """Whether weights are gathered once for all micro-batches, with zero 3."""
     update_s: float = 0.0
     """Seconds that all rest once gradients are summed, to emulate slower devices."""
 
     @property
     def samples(self) -> int:
-        """Of a step, over all ranks."""
+        """Samples of a step, over all ranks."""
         return self.micro_batches * sum(share.samples * share.ranks for share in self.shares)
 
     def initial(self, weights: Any) -> State:
@@ -75,7 +75,7 @@ class JointStep(ShardedStep):
         return {name: EVERY if name in apart else () for name in state}
 
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-        """On one rank; as `RankStep.rank`.
+        """One step on one rank; as `RankStep.rank`.
 
         Args:
             state: as `initial` makes it.

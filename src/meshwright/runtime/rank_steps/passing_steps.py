@@ -22,7 +22,7 @@ class PassingStep:
     step: type[RankStep]
     """The optimizer step of a rank."""
     refusals: Callable[[PlanRow, ModelSpec | None, int], Iterator[Problem]]
-    """What of a plan, its model (None for the perceptron) and its number of layers does not run in this way."""
+    """What part of a plan, its model (None for the perceptron) and its number of layers does not run in this way."""
 
 
 PASSING_STEPS: Catalogue[PassingStep] = Catalogue(
@@ -31,4 +31,4 @@ PASSING_STEPS: Catalogue[PassingStep] = Catalogue(
         "ring": "ring_steps:RING",
     },
 )
-"""By the names of `strategies.PASSINGS`, `file:ENTRY`; plans of the others are estimated and do not run."""
+"""Steps by the names of `strategies.PASSINGS`, `file:ENTRY`; plans of the others are estimated and do not run."""

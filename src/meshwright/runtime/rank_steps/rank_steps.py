@@ -41,7 +41,7 @@ class RankStep:
     model: Model
     data: DataParallel
     micro_batches: int
-    """Of a rank."""
+    """Micro-batches of a rank."""
     optimizer: Adam = field(default_factory=Adam)
     seed: int = 0
 
@@ -103,7 +103,7 @@ class RankStep:
         return {name: (REPLICAS,) if name in apart else () for name in state}
 
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-        """On one rank: its own parts of the state without the axis in front, its samples.
+        """One step on one rank: its own parts of the state without the axis in front, its samples.
 
         Args:
             state: as `initial` makes it.
@@ -326,7 +326,7 @@ def _spec(axes: tuple[str, ...]) -> PartitionSpec:
 
 
 def _in_front(part: Any, axes: tuple[str, ...]) -> Any:
-    """Of [replicas, inner, ...] what differs along some axes, as one in front; ranks are alike along the others."""
+    """The part of [replicas, inner, ...] that differs along some axes, as one in front; ranks are equal on others."""
     if INNER in axes:
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
     return jax.tree.map(lambda leaf: leaf[:, 0] if axes else leaf[0, 0], part)

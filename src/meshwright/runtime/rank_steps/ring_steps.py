@@ -246,7 +246,7 @@ class RingStep(ShardedStep):
 
 
 def ring_refusals(row: PlanRow, spec: ModelSpec | None, layers: int) -> Iterator[Problem]:
-    """What of a ring of weights does not run here, besides `rank_refusals`.
+    """What part of a ring of weights does not run here, besides `rank_refusals`.
 
     Args:
         row: the plan.

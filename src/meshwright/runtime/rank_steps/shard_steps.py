@@ -60,7 +60,7 @@ class ShardedStep(RankStep):
         return {name: () if name == "step" else EVERY for name in state}
 
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-        """On one rank; as `RankStep.rank`."""
+        """One step on one rank; as `RankStep.rank`."""
         key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
         loss, gradients = self._gradients(state["weights"], batch, key)
         size = jnp.sqrt(jax.lax.psum(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradients)), EVERY))
@@ -122,14 +122,14 @@ class ShardedStep(RankStep):
         return found.reshape(-1, *part.shape)
 
     def _summed(self, parts: jax.Array) -> jax.Array:
-        """Of [ranks, ...] the sum of this rank's."""
+        """The sum of this rank's part of [ranks, ...]."""
         if not self.nested:
             return jax.lax.psum_scatter(parts, EVERY)
         mine = jax.lax.axis_index(REPLICAS) * self.inner + jax.lax.axis_index(INNER)
         return jax.lax.psum(parts, EVERY)[mine]
 
     def _exchanged(self, parts: jax.Array) -> jax.Array:
-        """Of [ranks, ...] what each has for this rank."""
+        """Parts of [ranks, ...] that the others have for this rank."""
         if not self.nested:
             return jax.lax.all_to_all(parts, EVERY, 0, 0, tiled=True)
         both = parts.reshape(self.replicas, self.inner, *parts.shape[1:])

@@ -30,12 +30,12 @@ class JobTraining(PlannedTraining):
 
     @property
     def shares(self) -> tuple[tuple[int, int], ...]:
-        """Of every pipeline its own."""
+        """Micro-batches and samples of every pipeline."""
         plan = self.job.plan
         return tuple((pipeline.num_micro_batches, samples_of(plan, pipeline)) for pipeline in plan.pipelines)
 
     def plain_model(self) -> Model:
-        """Without recomputation, which changes no number."""
+        """The model without recomputation, which changes no number."""
         return model_of(self.spec, seq_len=self.seq_len, compute=self.compute)
 
     @property

@@ -25,7 +25,7 @@ class MixedTraining(JobTraining):
 
     @property
     def mesh_sizes(self) -> tuple[int, ...]:
-        """Of every worker, pipeline after pipeline."""
+        """Devices of every worker, pipeline after pipeline."""
         return tuple(worker.num_devices for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
 
     def model(self, pipeline: Pipeline) -> Model:

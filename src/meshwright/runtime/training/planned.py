@@ -94,7 +94,7 @@ class PlannedTraining(ABC):
 
     @property
     def scaling(self) -> LossScaling | None:
-        """Of the loss: products of fp16 need it."""
+        """Scaling of the loss: products of fp16 need it."""
         return LossScaling() if self.compute == "float16" else None
 
     @property

@@ -47,7 +47,7 @@ class Training(PlannedTraining):
 
     @property
     def mesh_sizes(self) -> tuple[int, ...]:
-        """Of every stage the same."""
+        """Devices of every stage, all the same."""
         return (self.row.devices // self.row.pp,) * self.row.pp
 
     @property
@@ -73,7 +73,7 @@ class Training(PlannedTraining):
         )
 
     def plain_model(self) -> Model:
-        """With the plan's recomputation."""
+        """The model with the plan's recomputation."""
         return self.model()
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:

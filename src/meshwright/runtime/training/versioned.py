@@ -29,7 +29,7 @@ from meshwright.zoo.perceptron import Perceptron
 from meshwright.zoo.training import Adam, State
 
 MOST_MICRO_BATCHES = 128
-"""In one call, whose instruction lists grow with them."""
+"""Most micro-batches in one call, whose instruction lists grow with them."""
 FIX = "1f1b or another schedule with one version of the weights"
 
 
@@ -74,7 +74,7 @@ class VersionedTraining(Training):
 
     @property
     def most_steps_at_once(self) -> int:
-        """As many as the lists of one call hold."""
+        """Most steps that the lists of one call hold."""
         return max(1, MOST_MICRO_BATCHES // self.row.micro_batches)
 
     def versions(self, steps: int) -> Int[np.ndarray, "stages micro_batches"]:
@@ -125,7 +125,7 @@ class VersionedTraining(Training):
 
     @property
     def optimizer(self) -> Adam:
-        """Without clipping."""
+        """Adam without clipping."""
         return Adam(clip=None)
 
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:

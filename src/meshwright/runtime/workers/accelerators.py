@@ -27,7 +27,7 @@ class WorkerDevices:
     """What one worker owns."""
 
     platform: str = CPU
-    """As JAX calls it."""
+    """Platform of the devices in JAX."""
     kind: str = ""
     """Name of the device in the library, where it is said; Ray then looks for nodes that have it."""
 

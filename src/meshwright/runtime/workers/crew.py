@@ -47,7 +47,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """In place of an answer: the worker is no more."""
+    """Stands for an answer where the worker is no more."""
 
     why: str
 
@@ -190,7 +190,7 @@ def _stalled(
     limit_s: float,
     hosts: int,
 ) -> LostError:
-    """Of the workers that stand still, those that do not wait for a message are the cause."""
+    """The error for workers that stand still: those that do not wait for a message are the cause."""
     at = {mesh: _instruction(mesh, places, lists) for mesh in calls if places[mesh] != MOVING}
     at_work = [worker for worker, one in at.items() if one is None or not one.sources(worker // hosts)]
     return LostError(

@@ -225,7 +225,7 @@ def _planned(shape: tuple[int, ...], itemsize: int, source: TileLayout, target: 
 def _pieces(
     shape: tuple[int, ...], itemsize: int, source: TileLayout, target: TileLayout, hosts: int
 ) -> Mapping[tuple[int, int], tuple[HostedPiece, ...]]:
-    """By sending and receiving host, what goes there; devices of one host that want the same receive it once."""
+    """Pieces by sending and receiving host; devices of one host that want the same receive it once."""
     found: dict[tuple[int, int], dict[Box, HostedPiece]] = {}
     from_one, to_one = source.devices // hosts, target.devices // hosts
     senders: dict[tuple[int, Box], int] = {}

@@ -91,7 +91,7 @@ class RemoteArray(DistributedArray):
         return from_host(self._numbers(), form.keys)
 
     def give(self) -> None:
-        """Its memory is taken by a step."""
+        """Give its memory to a step."""
         self._made.given.add(self._number)
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from meshwright.runtime.workers.portable import WorkerProgram
 from meshwright.runtime.workers.worker import Done, Key, Orders
 
 COMPILING = 10
-"""In the first step, which compiles, workers have so many times the limit."""
+"""Factor on the workers' time limit in the first step, which compiles."""
 SECRET_BYTES = 16
 
 
@@ -28,13 +28,13 @@ class MadeValues:
 
     team: Team
     step: int
-    """Under which the workers keep it."""
+    """Number of the step under which the workers keep it."""
     program: int
     """Index of the program among those loaded in the workers."""
     timed: bool
     """Whether instructions were timed, and so compiled one by one."""
     buffers: Sequence[Buffer]
-    """Of the program."""
+    """Buffers of the program."""
     hosts: dict[int, np.ndarray] = field(default_factory=dict)
     """Values that are here too, by buffer."""
     given: set[int] = field(default_factory=set)

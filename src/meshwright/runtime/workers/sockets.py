@@ -32,7 +32,7 @@ SCRATCH_BYTES = 64 << 10
 """Read from a socket at a time."""
 SETUP_S = 60.0
 GREETING_S = 10.0
-"""That who connects may take to say the secret."""
+"""Seconds that a connecting process may take to say the secret."""
 """Time for the others to connect."""
 
 _HEAD = struct.Struct("<BxxxIQQ")
@@ -222,7 +222,7 @@ class Wires:
 
 
 class SocketChannel:
-    """Between two processes."""
+    """A channel between two processes."""
 
     def __init__(self, wires: Wires, peer: _Peer) -> None:
         """One end.

@@ -10,7 +10,7 @@ AWAKE_S = 5e-4
 """Longer waits are slept through. Falling asleep and being woken takes 30 to 100 microseconds."""
 
 TAKEN_S = 2e-4
-"""Between two looks, where nobody else wants the core, a few microseconds pass."""
+"""Seconds between two looks that count as taken: where nobody else wants the core, a few microseconds pass."""
 ASLEEP = 256
 """Waits to sleep through after the core was taken: enough to outweigh what that cost."""
 

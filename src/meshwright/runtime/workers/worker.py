@@ -42,7 +42,7 @@ class BufferMove:
     """Buffer that held the value where it was made."""
     target: int
     buffer: int
-    """On the target."""
+    """Buffer on the target."""
 
     @property
     def source(self) -> int:
@@ -57,7 +57,7 @@ class Orders:
     fed: Mapping[int, Any] = field(default_factory=dict)
     """Values of buffers, from the driver."""
     steps: Sequence[int] = ()
-    """That made the kept values which the list reads."""
+    """Steps that made the kept values which the list reads."""
     reading: KeptReads | None = None
     """Which values of these steps; None where it is as in the last step of this program, and they were made alike."""
     moves: Sequence[BufferMove] = ()
@@ -65,7 +65,7 @@ class Orders:
     drop: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Buffers, of all meshes, whose kept values nobody refers to any more, by the step that made them."""
     step: int = 0
-    """Under which the worker keeps what it makes."""
+    """Number of the step under which the worker keeps what it makes."""
     timed: bool = False
     """Whether instructions are timed, and waited for."""
     program: int = 0
@@ -97,9 +97,9 @@ class MeshWorker:
         watch(BETWEEN)
         self._kept: dict[int, dict[int, Any]] = {}
         self._readings: dict[int, KeptReads] = {}
-        """Of each program, as it was in its last step."""
+        """What each program read in its last step."""
         self._lying: dict[int, Collection[int]] = {}
-        """Of each program, buffers whose kept values then had their shardings: values made alike have them too."""
+        """Buffers of each program whose kept values then had their shardings: values made alike have them too."""
         self._listener: Listener
         self._wires: Wires
         self._part: WorkerProgram

@@ -100,7 +100,7 @@ class BPipe(OneFOneBOrder):
         return tuple(self.resident(p, m).tolist())
 
     def parked(self, p: int, m: int) -> Int[np.ndarray, "workers 2"]:
-        """At most `limit` of its own on each worker, and what `exchanges` puts on the partner."""
+        """At most `limit` of its own parked on each worker, and what `exchanges` puts on the partner."""
         guests = [0] * p
         for worker in range(p // 2):
             moves = [1 if exchange.away else -1 for exchange in self.exchanges(p, m, worker)]

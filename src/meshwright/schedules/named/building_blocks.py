@@ -26,7 +26,7 @@ Offsets = tuple[int, int, int, int]
 
 
 def squeezed_blocks(p: int, m: int, offsets: Callable[[int], Offsets]) -> list[list[Task]]:
-    """Per worker the tasks of m repeated blocks in the order of their slots.
+    """Tasks of m repeated blocks per worker, in the order of their slots.
 
     Args:
         p: workers.

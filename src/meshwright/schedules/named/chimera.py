@@ -119,7 +119,7 @@ class Chimera(Schedule):
 
     @property
     def chains(self) -> int:
-        """As many each way as there are pairs."""
+        """Twice as many chains as there are pairs, as many each way."""
         return 2 * self.pairs
 
     def placement(self, p: int, v: int = 1) -> Placement:

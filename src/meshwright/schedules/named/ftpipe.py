@@ -51,7 +51,7 @@ class FTPipe(Schedule):
         return (m + p - 1) * (forward_s + backward_s) if v == 1 else None
 
     def stages(self, p: int, v: int = 1) -> int:
-        """As many as `blocks` has; workers may hold different numbers of them."""
+        """Virtual stages, as many as `blocks` has; workers may hold different numbers of them."""
         return p * v if self.blocks is None else len(self._holders())
 
     def placement(self, p: int, v: int = 1) -> Placement:
@@ -74,7 +74,7 @@ class FTPipe(Schedule):
         return tuple(map(int, (self.blocks or "").split("_")))
 
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
-        """At most d + 1 versions of a worker whose deepest stage has depth d, if there are as many micro-batches."""
+        """Versions, at most d + 1 of a worker whose deepest stage has depth d, if there are as many micro-batches."""
         placement = self.placement(p, v)
         deepest = np.zeros(max(p, placement.p), np.int64)
         np.maximum.at(deepest, placement.worker, placement.stages - np.arange(placement.stages))

@@ -100,7 +100,7 @@ class Interleaved(Schedule):
         )
 
     def _before(self, p: int, m: int, v: int) -> Int[np.ndarray, "forwards_and_1 chunks"]:
-        """Of each chunk, the forwards before each forward, and all of them."""
+        """Forwards of each chunk before each forward, and all of them."""
         chunks, _ = self._order(p, m, v)
         before = np.zeros((m * v + 1, v), np.int64)
         np.cumsum(chunks[:, None] == np.arange(v), axis=0, out=before[1:])

@@ -46,7 +46,7 @@ class InterleavedZeroBubble(Interleaved):
 
     @property
     def bound_by_formula(self) -> bool:
-        """It is bounded along its table."""
+        """False: it is bounded along its table."""
         return False
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:

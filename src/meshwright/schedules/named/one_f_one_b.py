@@ -159,7 +159,7 @@ class OneFOneB(OneFOneBOrder):
 
     @property
     def bound_by_formula(self) -> bool:
-        """With policy PA; PB is bounded along its table."""
+        """Whether the formula bounds it: with policy PA; PB is bounded along its table."""
         return self.warmup == "pa"
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:

@@ -53,7 +53,7 @@ class PipeDream2BW(OneFOneBOrder):
         return with_updates(self.table(p, updates * m), m, lambda unit, _made: np.maximum(unit // m - 1, 0))
 
     def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
-        """As many updates as have p micro-batches each, unless another number is asked for."""
+        """Updates of p micro-batches each, unless another number is asked for."""
         if count is None:
             count = max(n for n in range(1, m + 1) if not m % n and (n == 1 or m // n >= p))
         self._check(p, m // count, v)

@@ -66,7 +66,7 @@ class Outcome:
     reason: str = ""
     """Why it is not ok; empty if it is."""
     excess: float = 0.0
-    """By how much an infeasible point misses the limit, relative to the limit."""
+    """Relative amount by which an infeasible point misses the limit."""
     name: str = ""
     """The point in the words of its field, such as `tp8.pp4.dp2.z1.mbs1.gbs1024`."""
 

@@ -214,7 +214,7 @@ class PlanSpace(TableSpace):
         )
 
     def _way(self, dispatcher: str) -> Way:
-        """To reach experts on other ranks, with a dispatcher that a point names or with the only one there is."""
+        """A way to reach experts on other ranks, with a dispatcher that a point names or with the only one there is."""
         fixed = dispatcher or str((self.space.pinned("dispatcher") or PLAIN_WAY)[0])
         held = {axis: self.space.pinned(axis) or (word,) for axis, word in zip(WAY_AXES, PLAIN_WAY, strict=True)}
         held["dispatcher"] = (fixed,)

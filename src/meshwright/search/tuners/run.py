@@ -29,7 +29,7 @@ class Tuner:
     """Algorithms that need one more library."""
     schedulers: tuple[str, ...] = ("none",)
     parallel: bool = False
-    """It can run several trials at a time."""
+    """Whether it can run several trials at a time."""
 
     @property
     def installed(self) -> bool:

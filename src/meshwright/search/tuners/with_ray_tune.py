@@ -39,7 +39,7 @@ _QUIET = {
 
 
 LEAST_S = 1.0
-"""Of a study whose time is over when it starts: Ray's workers are there by then."""
+"""Least time of a study, also if its time is over when it starts: Ray's workers are there by then."""
 
 
 def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str, workers: int) -> None:

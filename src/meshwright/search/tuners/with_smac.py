@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ConfigSpace
 
 FIRST_SHARE = 0.25
-"""At most this share of the trials is spent before the forest is asked."""
+"""Largest share of the trials that is spent before the forest is asked."""
 FIRST_PER_AXIS = 2
 """Trials per axis before the forest is asked."""
 CHALLENGERS = 300

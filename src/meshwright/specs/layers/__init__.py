@@ -25,7 +25,7 @@ _SINGLE = {
 }
 SINGLE_MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, _SINGLE)
 MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, {**_SINGLE, "side-by-side": "side_by_side:SideBySide"})
-"""Those, and several of them side by side."""
+"""The kinds of mixer, and several of them side by side."""
 CROSS_MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, {"cross": _SINGLE["cross"]})
 FEED_FORWARDS: KindCatalogue[FeedForward] = KindCatalogue(
     __name__,

@@ -17,7 +17,7 @@ class AbsentPart(LayerPart):
 
     @property
     def absent(self) -> bool:
-        """It is."""
+        """True: this part is absent."""
         return True
 
     def parameters(self, hidden: int) -> int:

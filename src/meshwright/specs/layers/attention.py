@@ -30,7 +30,7 @@ class Attention(GroupedMixer):
     out_bias: bool = False
     qk_norm: bool = False
     qk_scales: Literal["head", "all", "none"] = "head"
-    """Of the norms on queries and keys: as wide as a head (Qwen3), as all heads (OLMo 2), or without (Llama 4)."""
+    """Size of the scales of query and key norms: a head (Qwen3), all heads (OLMo 2), or none (Llama 4)."""
     softcap: bool = False
     """Scores go through a tanh before the softmax (Gemma 2)."""
     value_dim: int | None = None
@@ -74,7 +74,7 @@ class Attention(GroupedMixer):
 
     @property
     def key_value_columns(self) -> int:
-        """Of the projections that make keys and values, per key-value head; 0 where an earlier layer makes them."""
+        """Columns that make keys and values, per key-value head; 0 where an earlier layer makes them."""
         if not self.own_keys:
             return 0
         return self.head_dim + (0 if self.value_is_key else self.value_dim or self.head_dim)
@@ -86,7 +86,7 @@ class Attention(GroupedMixer):
 
     @property
     def _scales(self) -> int:
-        """Of norms on queries and keys, and sinks."""
+        """Parameters of the query and key norms, and of sinks."""
         keys = (self.head_dim, self.kv_width) if self.own_keys else (0, 0)
         wide = {"head": self.head_dim + keys[0], "all": self.query_width + keys[1], "none": 0}[self.qk_scales]
         return (wide if self.qk_norm else 0) + (self.heads if self.sinks else 0)

@@ -33,7 +33,7 @@ class PartWork:
     """Operators of a part, norms and residual addition not included."""
 
     ops: tuple[Op, ...]
-    """In forward order."""
+    """The operators in forward order."""
     kept: tuple[Kept, ...]
     """Tensors kept for the backward pass, the input of the norm not included."""
 
@@ -47,14 +47,14 @@ class LayerPart(ABC):
 
         @property
         def kind(self) -> str:
-            """Its name in the table of kinds."""
+            """Name in the table of kinds."""
 
     @abstractmethod
     def parameters(self, hidden: int) -> int:
         """Weights and biases at a width of the residual stream."""
 
     def active_parameters(self, hidden: int) -> int:
-        """Those that one token visits."""
+        """Parameters that one token visits."""
         return self.parameters(hidden)
 
     @property
@@ -64,7 +64,7 @@ class LayerPart(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Its sizes by name, for people and files."""
+        """Sizes of the part by name, for people and files."""
 
     @abstractmethod
     def work(self, context: LayerContext) -> PartWork:

@@ -40,7 +40,7 @@ class CompressedAttention(AttentionMixer):
     output_groups: int
     """Groups of heads that share a product of low rank."""
     output_rank: int
-    """Of each group."""
+    """Rank of each group's output product."""
     window: int
     rate: int = 0
     """Tokens that an entry beyond the window stands for; 0 for a layer without such entries."""

@@ -16,11 +16,11 @@ class HeadSizes(Protocol):
 
     @property
     def heads(self) -> int:
-        """Of queries."""
+        """Query heads."""
 
     @property
     def kv_heads(self) -> int:
-        """Of keys and values."""
+        """Key-value heads."""
 
     @property
     def head_dim(self) -> int:

@@ -40,7 +40,7 @@ class CrossAttention(GroupedMixer):
 
     @property
     def reads(self) -> str:
-        """That of the keys."""
+        """The stream that keys and values are made of."""
         return self.memory
 
     @property

@@ -27,17 +27,17 @@ class DeltaNet(ConvolvedMixer):
     units = "delta-net heads"
     kind: Literal["delta-net"] = "delta-net"
     heads: int
-    """Of values."""
+    """Value heads."""
     key_heads: int
     key_dim: int
     value_dim: int
     conv_kernel: int = 4
     chunk: int = 64
-    """Of the kernels of fla-org/flash-linear-attention."""
+    """Tokens of a chunk in the kernels of fla-org/flash-linear-attention."""
     apart: bool = False
     """The class has products of its own for the gate and for decays (Qwen3.5)."""
     keys_apart: bool = False
-    """And for queries, keys and values each (OLMo hybrid)."""
+    """Whether queries, keys and values come from a product each (OLMo hybrid)."""
 
     def __post_init__(self) -> None:
         check = Check("delta net")
@@ -47,17 +47,17 @@ class DeltaNet(ConvolvedMixer):
 
     @property
     def key_width(self) -> int:
-        """Of all key heads."""
+        """Columns of all key heads."""
         return self.key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:
-        """Of all value heads."""
+        """Columns of all value heads."""
         return self.heads * self.value_dim
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.key_width + self.value_width
 
     @property

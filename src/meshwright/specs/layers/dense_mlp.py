@@ -33,7 +33,7 @@ class DenseMlp(FeedForward):
 
     @property
     def tensor_width(self) -> int:
-        """Its hidden width."""
+        """Hidden width of the MLP."""
         return self.ffn_hidden
 
     def describe(self) -> dict[str, object]:

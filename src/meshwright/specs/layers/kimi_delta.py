@@ -30,7 +30,7 @@ class KimiDelta(SquareStateMixer, ConvolvedMixer):
     low_rank: bool = True
     """Whether decays and gate go through products as narrow as a head; otherwise each is one product (Ling 3)."""
     chunk: int = 64
-    """Of the kernels of fla-org/flash-linear-attention."""
+    """Tokens of a chunk in the kernels of fla-org/flash-linear-attention."""
 
     def __post_init__(self) -> None:
         check = Check("Kimi delta attention")
@@ -39,7 +39,7 @@ class KimiDelta(SquareStateMixer, ConvolvedMixer):
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 3 * self.width
 
     def parameters(self, hidden: int) -> int:

@@ -116,12 +116,12 @@ class LatentAttention(AttentionMixer):
 
     @property
     def _query_columns(self) -> int:
-        """Of the product that makes queries, per head."""
+        """Columns per head of the product that makes queries."""
         return self.head_dim + (self.value_dim if self.gate == "latent" else 0)
 
     @property
     def _gate_columns(self) -> int:
-        """Of a product of its own that makes gates, per head."""
+        """Columns per head of the separate product that makes gates."""
         return {"head": 1, "wide": self.value_dim}.get(self.gate, 0)
 
     @property

@@ -40,7 +40,7 @@ class Laurel(Mixer):
         return 2 * hidden * self.rank + hidden
 
     def describe(self) -> dict[str, object]:
-        """Its rank."""
+        """Rank of the residual, by name."""
         return {"rank": self.rank}
 
     def work(self, context: LayerContext) -> PartWork:

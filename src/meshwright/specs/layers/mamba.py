@@ -37,7 +37,7 @@ class Mamba(ChannelMixer, ConvolvedMixer):
     conv_kernel: int = 4
     conv_bias: bool = True
     bias: bool = False
-    """Of the products in and out."""
+    """Whether the products in and out have biases."""
     norms: bool = False
     """Scales on steps, B and C (Jamba)."""
 
@@ -48,7 +48,7 @@ class Mamba(ChannelMixer, ConvolvedMixer):
 
     @property
     def channels(self) -> int:
-        """Of the convolution: all."""
+        """Channels of the convolution: the full width."""
         return self.width
 
     @property

@@ -33,7 +33,7 @@ class Mamba2(ConvolvedMixer):
     chunk: int = 256
     conv_bias: bool = True
     bias: bool = False
-    """Of the products in and out."""
+    """Whether the products in and out have biases."""
     norm: bool = True
     """A norm on the scan's output (Falcon-H1 has none)."""
 
@@ -45,12 +45,12 @@ class Mamba2(ConvolvedMixer):
 
     @property
     def width(self) -> int:
-        """Of all heads."""
+        """Columns of all heads."""
         return self.heads * self.head_dim
 
     @property
     def channels(self) -> int:
-        """Of the convolution: inputs, B and C."""
+        """Channels of the convolution: inputs, B and C."""
         return self.width + 2 * self.groups * self.state
 
     @property

@@ -74,7 +74,7 @@ class MoeMlp(FeedForward):
 
     @property
     def choices(self) -> int:
-        """Of the router."""
+        """Outputs of the router."""
         return self.experts + self.null_experts
 
     def expert_parameters(self, hidden: int) -> int:

@@ -24,7 +24,7 @@ class PerLayerInput(FeedForward):
     kind: Literal["per-layer-input"] = "per-layer-input"
     mlp: DenseMlp
     width: int
-    """Of the layer's embedding."""
+    """Width of the layer's embedding."""
     rows: int
     """Words of the second table."""
 
@@ -34,7 +34,7 @@ class PerLayerInput(FeedForward):
         check.done()
 
     def parameters(self, hidden: int) -> int:
-        """Those of the MLP, columns of the table, three products and a norm."""
+        """Parameters of the MLP, columns of the table, three products and a norm."""
         return self.mlp.parameters(hidden) + self.rows * self.width + 3 * hidden * self.width + hidden
 
     def active_parameters(self, hidden: int) -> int:
@@ -43,12 +43,12 @@ class PerLayerInput(FeedForward):
 
     @property
     def input_width(self) -> int:
-        """Of the embedding."""
+        """Width of the layer's embedding."""
         return self.width
 
     @property
     def tensor_width(self) -> int:
-        """Of the MLP."""
+        """Hidden width of the MLP."""
         return self.mlp.tensor_width
 
     def describe(self) -> dict[str, object]:

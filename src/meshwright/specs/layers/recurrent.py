@@ -37,7 +37,7 @@ class RecurrentMixer(Mixer):
 
     @property
     def state_elements(self) -> int:
-        """Of all heads, in 32 bits."""
+        """Elements of the state of all heads, in 32 bits."""
         return 0
 
     @property
@@ -59,7 +59,7 @@ class ConvolvedMixer(RecurrentMixer):
     @property
     @abstractmethod
     def channels(self) -> int:
-        """Of the convolution."""
+        """Channels of the convolution."""
 
     @property
     def window_elements(self) -> int:
@@ -89,7 +89,7 @@ class SquareStateMixer(RecurrentMixer):
 
     @property
     def width(self) -> int:
-        """Of all heads."""
+        """Columns of all heads."""
         return self.heads * self.head_dim
 
     @property

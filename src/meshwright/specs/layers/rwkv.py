@@ -40,17 +40,17 @@ class RwkvTimeMix(SquareStateMixer):
     heads: int
     head_dim: int
     mix_rank: int = 0
-    """Of the blends that depend on the token (6)."""
+    """Rank of the blends that depend on the token (RWKV-6)."""
     decay_rank: int = 0
-    """Of decays that do (6, 7)."""
+    """Rank of the decays that depend on the token (RWKV-6, -7)."""
     rate_rank: int = 0
-    """Of rates in context (7)."""
+    """Rank of the in-context learning rates (RWKV-7)."""
     value_rank: int = 0
-    """Of the blend with the first layer's values (7, not in the first layer)."""
+    """Rank of the blend with the first layer's values (RWKV-7, not in the first layer)."""
     gate_rank: int = 0
-    """Of the gate (7)."""
+    """Rank of the gate (RWKV-7)."""
     chunk: int = 16
-    """Of the kernels of BlinkDL/RWKV-LM, as of 2026-11."""
+    """Tokens of a chunk in the kernels of BlinkDL/RWKV-LM, as of 2026-11."""
 
     def __post_init__(self) -> None:
         check = Check("RWKV time mixing")
@@ -165,12 +165,12 @@ class RwkvChannelMix(FeedForward):
 
     @property
     def gated(self) -> bool:
-        """By receptances."""
+        """Whether receptances gate the output (all versions but 7)."""
         return self.version != 7
 
     @property
     def tensor_width(self) -> int:
-        """Its hidden width."""
+        """Hidden width of the channel mixing."""
         return self.ffn_hidden
 
     def parameters(self, hidden: int) -> int:

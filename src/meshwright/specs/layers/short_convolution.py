@@ -21,7 +21,7 @@ class ShortConvolution(ChannelMixer):
     """Channels; LFM2 has as many as the residual stream."""
     kernel: int = 3
     bias: bool = False
-    """Of the products and of the convolution."""
+    """Whether the products and the convolution have biases."""
 
     def __post_init__(self) -> None:
         check = Check("short convolution")

@@ -33,25 +33,25 @@ class SideBySide(Mixer):
 
     @property
     def heads(self) -> int:
-        """Of the first."""
+        """Heads of the first mixer."""
         return self.mixers[0].heads
 
     @property
     def divided(self) -> tuple[tuple[str, int], ...]:
-        """Of all."""
+        """Units that all mixers divide among tensor ranks."""
         return tuple(dict.fromkeys(units for mixer in self.mixers for units in mixer.divided))
 
     @property
     def replicated(self) -> tuple[tuple[str, int], ...]:
-        """Of all."""
+        """Units of all mixers that tensor ranks may replicate."""
         return tuple(dict.fromkeys(units for mixer in self.mixers for units in mixer.replicated))
 
     def state_bytes(self, seq_len: int, element_bytes: float = 2.0) -> float:
-        """Of all; arguments as `Mixer.state_bytes`."""
+        """State of all mixers; arguments as `Mixer.state_bytes`."""
         return sum(mixer.state_bytes(seq_len, element_bytes) for mixer in self.mixers)
 
     def parameters(self, hidden: int) -> int:
-        """Of all."""
+        """Parameters of all mixers."""
         return sum(mixer.parameters(hidden) for mixer in self.mixers)
 
     def describe(self) -> dict[str, object]:

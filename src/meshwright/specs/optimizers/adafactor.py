@@ -8,8 +8,8 @@ from typing import ClassVar
 from meshwright.specs.optimizers.base import FP32_BYTES, Column, Matrix, Optimizer
 
 UPDATE_BYTES = 12.0
-"""Per element, beside what every optimizer moves: the gradient read again for its means (4), the update written and
-read again, because it is clipped by its root mean square (8)."""
+"""Bytes per element beside what every optimizer moves: the gradient read again for its means (4), the update written
+and read again, because it is clipped by its root mean square (8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class Matrix:
 
     @property
     def elements(self) -> Column:
-        """On the rank."""
+        """Elements of the matrix on the rank."""
         return self.rows * self.columns
 
 
@@ -40,9 +40,9 @@ class MatrixProduct:
     n: Column
     k: Column
     times: float = 1.0
-    """Per step; below 1 where it is not done every step."""
+    """Executions per step; below 1 where it is not done every step."""
     fp32: bool = False
-    """In fp32 outside of the tensor cores; else in the format of activations."""
+    """Whether it runs in fp32 outside of the tensor cores; else in the format of activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Optimizer:
         return self.each_bytes(moment_bytes)
 
     def least_bytes(self, moment_bytes: float) -> float:
-        """At most what any parameter has, for lower bounds."""
+        """Lower bound of the moment bytes of any parameter."""
         return self.each_bytes(moment_bytes)
 
     def matrix_bytes(self, matrix: Matrix, moment_bytes: float) -> Column:
@@ -113,7 +113,7 @@ class Optimizer:
         return 0.0
 
     def describe(self) -> str:
-        """Its name with its settings."""
+        """Name of the optimizer with its settings."""
         held = ", ".join(f"{one.name.replace('_', ' ')} {getattr(self, one.name)}" for one in fields(self))
         return f"{self.name} ({held})" if held else self.name
 

@@ -12,7 +12,7 @@ from meshwright.specs.optimizers.base import Column, Matrix, MatrixProduct, Opti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaLore(Optimizer):
-    """For matrices of layers m x n, m the smaller side: two moments of rank x n numbers and a projection of m x rank;
+    """Moments of layers' m x n matrices, m the smaller side: two of rank x n numbers and a projection of m x rank;
     Adam for everything else.
 
     Each step projects the gradient and the update, 2 m n rank FLOP each; every `every` steps a singular-value
@@ -53,7 +53,7 @@ class GaLore(Optimizer):
         return 4 * moment_bytes * rank * large
 
     def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
-        """Into the low rank and out of it."""
+        """Products into the low rank and out of it."""
         small, large, rank = self._sides(matrix)
         return (
             MatrixProduct(m=rank, n=large, k=small, fp32=True),

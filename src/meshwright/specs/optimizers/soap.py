@@ -52,7 +52,7 @@ class Soap(Optimizer):
         return 4 * FP32_BYTES * matrix.elements
 
     def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
-        """Of each side: statistics, two projections and one back; and now and then the power iteration."""
+        """Products of each side: statistics, two projections and one back; and now and then the power iteration."""
         rows, columns = self._sides(matrix)
         often = 1.0 / self.every
         return (

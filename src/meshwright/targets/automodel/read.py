@@ -166,7 +166,7 @@ def _length(reader: KeyReader) -> int | None:
 
 
 def _optimizer(reader: KeyReader) -> str:
-    """Its class by the name of its module's last part."""
+    """The optimizer by the last part of its class's name."""
     name = str(reader.get("optimizer._target_", "torch.optim.AdamW")).rpartition(".")[2].lower()
     known = {"adamw": "adamw", "adam": "adam", "fusedadam": "adamw", "adamw8bit": "adamw-8bit", "sgd": "sgd"}
     if name not in known:
@@ -250,7 +250,7 @@ def _row(
 
 
 def _experts_reshard(reader: KeyReader) -> bool:
-    """Of every layer, where experts are split and nothing else says it."""
+    """Whether layers' experts are gathered anew in backward, where experts are split and nothing else says it."""
     return reader.switch(f"{_D}moe.reshard_after_forward")
 
 
@@ -277,7 +277,7 @@ def _pipeline(
 
 
 def _layers(model: str) -> int | None:
-    """Of a model of the library, by its name or its folder."""
+    """Layers of a model of the library, by its name or its folder."""
     known = models.find_name(model) or models.find_name(model.rstrip("/").rpartition("/")[2]) if model else None
     return None if known is None else models.spec(known).num_layers
 

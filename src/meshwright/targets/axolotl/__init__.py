@@ -28,7 +28,7 @@ _TEMPLATES = {
     "gemma3": "gemma3",
     "mllama": "llama3_2_vision",
 }
-"""Its own templates of models that see, by which it knows whose words are trained; others have their tokenizer's."""
+"""Axolotl's templates of models that see, by which it knows whose words are trained; others have their tokenizer's."""
 _SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
 _LOADED = "axolotl/utils/config/__init__.py and axolotl/monkeypatch/accelerate/fsdp2.py of axolotl 0.19.0"
 SAYS = (
@@ -199,7 +199,7 @@ def _text(plan: Plan) -> str:
 
 
 def _attention(plan: Plan) -> str:
-    """Its kernels of attention: those of flash attention take no fp32."""
+    """Attention kernels of a plan: those of flash attention take no fp32."""
     if plan.workload.attention_kernel == "materialised":
         return "eager"
     return "sdpa" if plan.precision.activations == "fp32" else "flash_attention_2"

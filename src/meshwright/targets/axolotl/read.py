@@ -123,7 +123,7 @@ def _refuse(reader: KeyReader) -> None:
 
 
 def _host(reader: KeyReader) -> str:
-    """What of the activations goes to the host: the inputs of layers, where these are recomputed."""
+    """What part of the activations goes to the host: the inputs of layers, where these are recomputed."""
     checkpointing, said = reader.word("gradient_checkpointing", "false"), reader.word("activation_offloading", "false")
     for name, value in (("gradient_checkpointing", checkpointing), ("activation_offloading", said)):
         if value in ("offload_disk", "disk"):

@@ -35,7 +35,7 @@ FAMILIES = (
     *("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3"),
     *("gemma", "gemma2", "gemma3", "glm4_moe", "gpt_oss", "nemotron", "nemotron_h", "olmoe", "nemotron_nas"),
 )
-"""Whose Hugging Face configs AutoBridge converts. Source: megatron/bridge/models of megatron-bridge 0.3.1."""
+"""Families whose Hugging Face configs AutoBridge converts. Source: megatron/bridge/models of megatron-bridge 0.3.1."""
 RECIPE = "pretrain.py"
 _TEXT = '''\
 """{head}

@@ -20,7 +20,7 @@ from meshwright.specs.operators import Linear
 from meshwright.targets.overrides import parsed_word
 
 NAMES = {"linear_qkv": "linear_qkv", "o_proj": "linear_proj", "linear_fc1": "linear_fc1", "down_proj": "linear_fc2"}
-"""Its names of modules by ours."""
+"""Megatron-Core's names of modules by ours."""
 
 
 def usual_modules(model: ModelSpec) -> str:

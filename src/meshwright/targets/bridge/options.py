@@ -217,7 +217,7 @@ def lora_of_keys(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def started(launches: Iterable[Launch], keys: Iterable[str]) -> list[Launch]:
-    """Those that start a recipe: with overrides, or by a launcher's own options."""
+    """The launches that start a recipe: with overrides, or by a launcher's own options."""
     known = frozenset(keys)
     return [
         one

@@ -86,7 +86,7 @@ _ONE = ("--context-parallel-size", "--expert-model-parallel-size")
 """Written as 1 where they are not given: a recipe may hold another degree."""
 _LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
 _ALWAYS = ("--max-position-embeddings",)
-"""Not said: the model's own config does."""
+"""Options that are left out, because the model's own config states them."""
 _FORMATS: dict[str, frozenset[tuple[str, str]]] = {
     "bf16_mixed": frozenset({("--bf16", "")}),
     "fp16_mixed": frozenset({("--fp16", "")}),
@@ -119,7 +119,7 @@ Source: megatron/bridge/training/mixed_precision.py, commit 067f987d (2026-08).
 """
 _OF_MADE = "mixed_precision."
 _BLOCKS = "bf16_with_mxfp8_mixed"
-"""Whose weights are gathered into the buffer of gradients, where they are gathered in 8 bits."""
+"""Recipe whose weights are gathered into the buffer of gradients, where they are gathered in 8 bits."""
 _MADE_FLAGS = {
     "fp8_param_gather": "--fp8-param-gather",
     "fp8_param": "--fp8-param-gather",

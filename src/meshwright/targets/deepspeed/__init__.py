@@ -164,7 +164,7 @@ def _own_optimizer(plan: Plan) -> bool:
 
 
 def _stage(plan: Plan) -> int:
-    """Of ZeRO; a device alone, which has nothing to shard, needs 2 for an optimizer on the host, and 3 for weights."""
+    """Stage of ZeRO; one device, which has nothing to shard, needs 2 for an optimizer on the host, 3 for weights."""
     offload = plan.strategy.offload
     if plan.job.plan.devices > 1 or not offload.optimizer:
         return plan.strategy.data.zero

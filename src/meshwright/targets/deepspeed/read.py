@@ -143,7 +143,7 @@ def _shards(reader: KeyReader) -> dict[str, Any]:
 
 
 def _exchanges(reader: KeyReader) -> tuple[str, ...]:
-    """What of ZeRO++ is used: weights in int8, gradients in int4, a second shard near by."""
+    """What part of ZeRO++ is used: weights in int8, gradients in int4, a second shard near by."""
     near = reader.number("zero_optimization.zero_hpz_partition_size", 1)
     words = [f"hpz{near}"] if near > 1 else []
     words += ["qw-int8"] if reader.switch("zero_optimization.zero_quantized_weights") else []

@@ -35,7 +35,7 @@ from meshwright.targets.sayable import (
 TITLE = "Galvatron"
 PIPELINES = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
 DEFAULT_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
-"""Of layers whose entry of `dp_types_enc` is 0; an entry of 1 is zero3."""
+"""Sharding of layers whose entry of `dp_types_enc` is 0; an entry of 1 is zero3."""
 _SOURCE = "galvatron/core/runtime/hybrid_parallel_config.py and arguments.py of hetu-galvatron 2.4.0"
 SAYS = {
     "tp": ANY,

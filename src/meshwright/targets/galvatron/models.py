@@ -31,7 +31,7 @@ class _Family:
     fixed: dict[str, str]
     """What its classes build whatever is asked for, in options of Megatron-LM."""
     sizes: dict[str, str]
-    """Its name of each option that says a size."""
+    """Galvatron's name of each option that says a size."""
     positions: str
     epsilon: str
 
@@ -71,7 +71,7 @@ _ELSEWHERE = ("--group-query-attention", "--kv-channels", "--ffn-hidden-size", "
 
 
 def problems(job: Job) -> Iterator[Problem]:
-    """What of the model its classes do not build."""
+    """What part of the model its classes do not build."""
     model = job.model
     family = _FAMILIES.get(model.family)
     if family is None or model.is_moe or model.beside_decoder:

@@ -102,7 +102,7 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def degrees(plan: Plan) -> dict[str, int]:
-    """Of each axis of the mesh; expert ranks are data ranks too, and have an axis of their own."""
+    """Degree of each axis of the mesh; expert ranks are data ranks too, and have an axis of their own."""
     strategy = plan.strategy
     data, ep = strategy.data, strategy.expert.ep
     return {
@@ -202,7 +202,8 @@ NOTES = (
 
 
 _PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_compile|_sft|_sft_native)?(?:\.py)?$")
-"""Its trainers, as a module or a file, in the places of several releases; that of fine-tuning trains the same way."""
+"""MaxText's trainers, as a module or a file, in the places of several releases; that of fine-tuning trains the same
+way."""
 
 
 TARGET = OneStrategyTarget(

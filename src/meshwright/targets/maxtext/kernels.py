@@ -11,7 +11,7 @@ from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan, Rule, whole_key_value_heads
 
 _SEGMENTS = 32
-"""Of a packed sequence, as MaxText's own configurations for GPUs say it."""
+"""Segments of a packed sequence, as MaxText's own configurations for GPUs say it."""
 _SOURCE = "maxtext/layers/attention_op.py of maxtext 0.2.5"
 
 

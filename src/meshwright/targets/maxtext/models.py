@@ -30,7 +30,7 @@ MODELS = {
     "gpt-oss-20b": "gpt-oss-20b",
     "gpt-oss-120b": "gpt-oss-120b",
 }
-"""Those whose constants are the same as those of the model's own config."""
+"""MaxText's names of the models whose constants are the same as those of the model's own config."""
 
 READ_AS = {"mistral-7b": "mistral-7b-v0.3", "mixtral-8x22b": "mixtral-8x22b"}
 """Models that no plan is written for: the same but for 768 words less or more."""

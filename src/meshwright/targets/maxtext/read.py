@@ -23,13 +23,13 @@ from meshwright.targets.maxtext.shape import EARLIER, described
 TITLE = "MaxText"
 CONFIG = "maxtext.yml"
 AXES = ("tensor", "context", "expert", "fsdp", "pipeline", "data")
-"""Of the mesh, those that talk most first: they are put inside slices before the others."""
+"""Axes of the mesh, those that talk most first: they are put inside slices before the others."""
 QUANTIZATIONS = {"fp8": "te_fp8_currentscaling", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
 """MaxText's `quantization` of each format of products; its own `fp8` accumulates no gradients."""
 _PRODUCTS = {name: precision for precision, name in QUANTIZATIONS.items()} | dict.fromkeys(
     ("fp8", "fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo", "te_fp8_delayedscaling"), "fp8"
 )
-"""By MaxText's `quantization`, the format of products."""
+"""Format of products by MaxText's `quantization`."""
 CONTEXTS = {"ag": "all_gather", "p2p": "ring", "a2a": "ulysses"}
 """MaxText's `context_parallel_strategy` of each kind."""
 FILE = KeyFile(title=TITLE, name=CONFIG, package="meshwright.targets.maxtext", marks=())
@@ -98,7 +98,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 
 def _layers(model: Mapping[str, Any]) -> int | None:
-    """Of a model that is described, or named as one of the library."""
+    """Layers of a model that is described, or named as one of the library."""
     known = find_name(str(model.get("name", "")))
     return model.get("num_layers") or (None if known is None else spec(known).num_layers)
 

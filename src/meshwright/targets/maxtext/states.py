@@ -13,7 +13,7 @@ from meshwright.targets.keys import KeyReader
 _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
 _FORMATS = {"float32": "fp32", "bfloat16": "bf16"}
 _IN_16_BITS = {"reduce_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
-"""Of weights in bf16, which are their own main copy; moments have the format of weights."""
+"""Formats where weights in bf16 are their own main copy; moments have the format of weights."""
 _OTHERWISE = {
     "use_dpo": "each sequence runs through a reference model too",
     "use_grpo": "it trains a policy with rollouts",

@@ -37,7 +37,8 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
 
 
 MARKS = re.compile(r"pretrain_\w{0,60}\.py|--micro-batch-size(?![\w-])")
-"""Its programs, or an option that all its trainings have; `pretrain_` alone is part of others' names too."""
+"""Marks of a script: Megatron's programs, or an option of all its trainings; `pretrain_` is part of others' names
+too."""
 _table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-batch-size:"))
 
 

@@ -11,7 +11,7 @@ from meshwright.specs.row_of import homogeneous
 from meshwright.targets.sayable import Plan, Rule, broken, overlap_inside_domain, settings_of
 
 _EIGHT_BIT = {"fp8": 16, "fp8-block": 128, "mxfp8": 32}
-"""By what sizes of 8-bit products must divide."""
+"""Divisor of the sizes of 8-bit products, by format."""
 
 
 def _sizes_divide(plan: Plan) -> bool:

@@ -13,7 +13,7 @@ from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import CONTEXTS, TENSORS
 
 MODULES = ("core_attn", "mlp", "moe", "layernorm")
-"""That the backward of a run computes again by themselves."""
+"""Modules that the backward of a run computes again by themselves."""
 
 
 def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
@@ -86,7 +86,7 @@ def _slice_refusals(row: PlanRow) -> Iterator[Problem]:
 
 
 def host_refusals(row: PlanRow) -> Iterator[Problem]:
-    """What of states in host memory does not run: it does under data ranks alone, which share the states.
+    """What part of states in host memory does not run: it does under data ranks alone, which share the states.
 
     Args:
         row: a plan that offloads.

@@ -20,7 +20,7 @@ from meshwright.targets.keys import Keys, nested_tables
 
 RECOMPUTE = "activation_checkpoint"
 EVERY = "every_layer"
-"""Of how many layers one is computed again, where selective recompute goes by layers."""
+"""Key that says of how many layers one is computed again, where selective recompute goes by layers."""
 IN_2024 = "stages_of_2024"
 """Whether layers are dealt to stages as before embedding and head counted as some."""
 _DEGREES = (
@@ -84,7 +84,7 @@ def with_todays_names(files: Files) -> Files:
 
 
 def names_in(text: str) -> dict[str, str]:
-    """Those of these names that stand in a text."""
+    """Paths of these names that stand in a text, with the name."""
     return {path: name for path, name in NAMES.items() if re.search(rf"^\s*{name}", text, re.MULTILINE)}
 
 
@@ -133,7 +133,7 @@ class TomlText(KeyText):
     """TOML whose keys may have names of an earlier version."""
 
     def with_value(self, path: str, value: Any) -> str | None:
-        """As for other texts; a key that is new stands behind the last one of its table."""
+        """The text with one value changed, as for other texts; a new key stands behind the last one of its table."""
         entry = self.entries.get(tuple(path.split(".")))
         if entry is not None:
             return f"{self.text[: entry.value]}{self.said(value)}{self.text[entry.end :]}"

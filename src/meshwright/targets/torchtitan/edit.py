@@ -23,7 +23,7 @@ class ModuleText(KeyText):
     """A module whose values are keywords of calls."""
 
     def with_value(self, path: str, value: Any) -> str | None:
-        """As for other texts; a kind of recompute is imported where it was not."""
+        """The module with one value changed, as for other texts; a kind of recompute is imported where it was not."""
         text = KeyText.with_value(self, path, value)
         if text is None or path != RECOMPUTE or value == "none" or re.search(rf"import [^\n]*\b{value}\b", text):
             return text

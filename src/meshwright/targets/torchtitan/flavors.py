@@ -94,7 +94,7 @@ _ROPES: dict[str, tuple[float, str, float]] = {
 }
 """Base, scaling and its factor of the models of each module."""
 _OTHER_BASES = {"235B-A22B": 5000000.0}
-"""Of single models."""
+"""Rope bases of single models."""
 
 
 _LONGEST = {"llama3": 131072, "qwen3": 40960, "deepseek_v3": 16384, "gpt_oss": 131072}

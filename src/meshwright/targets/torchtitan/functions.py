@@ -266,4 +266,4 @@ def _model_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 _FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
-"""Of models whose class is not called as its folder."""
+"""Folders of models whose class is not called as its folder."""

@@ -15,7 +15,7 @@ from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan.flavors import flavor_of
 
 NAMES = {"linear_qkv": "wqkv", "o_proj": "wo", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-"""Its names of modules by ours."""
+"""Torchtitan's names of modules by ours."""
 _FUSED = ("llama3", "qwen3", "gpt_oss")
 """Models whose queries, keys and values are one product."""
 

@@ -60,7 +60,7 @@ def dealt(layers: int, *, stages: int, first: int = 1, last: int = 1) -> tuple[i
 
 
 def dealt_in_2024(layers: int, *, stages: int) -> tuple[int, ...]:
-    """As `dealt`, before embedding and head counted (2024-10 to 2025-04): the rest goes to stages behind the first.
+    """Layers of stages as dealt before embedding and head counted (2024-10 to 2025-04): the rest goes behind the first.
 
     Args:
         layers: of the model.

@@ -16,7 +16,7 @@ from meshwright.targets import overrides
 from meshwright.targets.overrides import parsed_word
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".job")
-"""Of bash scripts."""
+"""Endings of bash scripts."""
 
 
 def is_bash(name: str, text: str) -> bool:
@@ -96,7 +96,7 @@ def not_read(problems: Iterable[Problem], questions: Iterable[Problem] = (), mod
 
 
 def unread(script: Script) -> list[Problem]:
-    """What of a script could not be read."""
+    """What part of a script could not be read."""
     return [
         Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
         for why, place in script.broken[:4]

@@ -30,14 +30,14 @@ _NAMES = (
 )
 _NAMED = marked_lines(*(_KEY.format(name) for name in _NAMES), suffixes=(".yaml", ".yml", ".json"))
 _RESULTS = re.compile(r"^[ \t]*\"(?:results|versions)\":", re.M)
-"""Of an evaluation, which tells the model's configuration too."""
+"""Results of an evaluation, which state the model's configuration too."""
 _TOKENIZERS = {"GPT2BPETokenizer": 50257}
 _BY_FILE = {"20B_tokenizer": 50277, "gpt2-vocab": 50257}
 """Tokens of a tokenizer by its file."""
 _MICRO, _VOCAB = "train_micro_batch_size_per_gpu", "padded_vocab_size"
 _OPTIMIZERS = ("adam", "adamw", "sgd", "lion")
 _LLAMA_MULTIPLE = 256
-"""Of the width of LLaMAParallelMLP (megatron/model/transformer.py of gpt-neox 2.0)."""
+"""Multiple of the width of LLaMAParallelMLP (megatron/model/transformer.py of gpt-neox 2.0)."""
 _OTHERWISE = ("soft_prompt_tuning", "num_unique_layers", "sliding_window_width", "use_qk_layernorm")
 _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 

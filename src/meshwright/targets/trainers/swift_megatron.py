@@ -30,7 +30,7 @@ _USUAL = {
     "expert_tensor_parallel_size": "1",
     "moe_token_dispatcher_type": "alltoall",
 }
-"""Its own defaults, where Megatron-LM has others or none."""
+"""Defaults of `megatron sft`, where Megatron-LM has others or none."""
 _NOT_MEGATRON = (
     "seed",
     "loss_scale",

@@ -23,7 +23,7 @@ _EARLIER = {
 }
 """What ms-swift 2 (2024) called an option, by today's name."""
 _EARLIER_FILE = re.compile(r"^default-(?=zero)")
-"""Of the names of those files in ms-swift 2."""
+"""The start of those files' names in ms-swift 2."""
 
 
 def options(words: Sequence[Word]) -> dict[str, tuple[Word, ...]]:

@@ -58,7 +58,7 @@ def file_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any] | None:
 
 
 def _shown_shares(job: Job, experts: int) -> Shares:
-    """Of one layer: the mean of those counted, one of those drawn, alike where only the fullest rank is stated."""
+    """Shares of one layer: the mean of those counted, one of those drawn, equal where only the fullest is stated."""
     load = job.workload.expert_load
     if load is None:
         return np.full((1, experts), 1.0 / experts)

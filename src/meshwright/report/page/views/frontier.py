@@ -10,7 +10,7 @@ from meshwright.fields.kinds import Choice
 from meshwright.report.page.source import PageSource, PlanOnPage
 
 FIRST_ALONE = True
-"""In a file, as `why`, whose prices these are."""
+"""Whether a file holds it for the first plan alone, as `why`, whose prices these are."""
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:

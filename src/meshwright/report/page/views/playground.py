@@ -25,7 +25,7 @@ TIMES = ("forward_s", "input_s", "weight_s", "recompute_s", "transfer_s")
 MOST_TASKS = 80_000
 FIRST_ALONE = True
 MOST_FILE_BYTES = 200_000
-"""Of the schedules that a file holds; those that come later in the list are left out."""
+"""Largest size of the schedules that a file holds; those that come later in the list are left out."""
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:

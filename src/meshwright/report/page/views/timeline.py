@@ -18,7 +18,8 @@ from meshwright.shapes import Float, Int
 COMMUNICATION = ("tp", "cp", "ep", "pp", "dp")
 """Parts of tasks that are exposed communication."""
 MOST_CHANGES = 16_384
-"""Of memory, all stages together, that are written one by one; of more, the most of each of `BINS` equal times."""
+"""Most changes of memory, all stages together, that are written one by one; of more, the most of each of `BINS` equal
+times."""
 BINS = 512
 
 

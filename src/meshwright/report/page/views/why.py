@@ -7,7 +7,7 @@ from typing import Any
 from meshwright.report.page.source import PageSource, PlanOnPage
 
 FIRST_ALONE = True
-"""In a file: some hundred plans are priced for it, so that only the first plan of an answer has it."""
+"""Whether a file holds it for the first plan alone: some hundred plans are priced for it."""
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:

@@ -64,7 +64,7 @@ SIZES = (1, 2, 3, 4, 6, 8, 16, 32, 64, LARGE)
 PARTS = (*np.geomspace(1 / 16, 32, 40).tolist(), 64.0, float(LARGE))
 """The same where tasks do parts of a micro-batch."""
 WEIGHTS = (0.0, *np.geomspace(0.02, 8.0, 25).tolist())
-"""Of the way of a sequence, over that of all devices."""
+"""Weights of the way of a sequence, over that of all devices."""
 ENDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
 
 

@@ -34,7 +34,7 @@ MOST_WAVES = 14
 FEW_WAVES = 24
 """Sequences of a micro-batch up to which all numbers are tried where few devices share the batch unevenly."""
 FEW_DEVICES = 32
-"""On more, what that gains is not worth its time."""
+"""Most devices for which this is tried: on more, the gain is not worth its time."""
 PARTS = (1, 2, 4)
 """Parts of a group's devices whose multiples are tried as numbers of samples that run at once."""
 FEWEST_DEVICES = 8
@@ -66,7 +66,7 @@ class NativeIslands:
     _rates: dict[int, float] = field(default_factory=dict)
 
     def hardware(self, group: int) -> Hardware:
-        """Of a group."""
+        """Hardware of a group."""
         if group not in self._hardware:
             spec = self.cluster.groups[group]
             self._hardware[group] = hardware_of(spec, self.workload)
@@ -118,7 +118,7 @@ class NativeIslands:
 
     @property
     def micro_batches(self) -> Float[np.ndarray, "waves"]:
-        """Of a step at each wave, if one pipeline does all of it."""
+        """Micro-batches of a step at each wave, if one pipeline does all of it."""
         return self.workload.global_batch / np.array(self.waves, dtype=float)
 
     @property
@@ -214,7 +214,7 @@ class NativeIslands:
         return self._links[key]
 
     def late_s(self, groups: Iterable[int], comm_s: float, compute_s: float) -> float:
-        """What of gradients between pipelines the step waits for.
+        """What part of gradients between pipelines the step waits for.
 
         Args:
             groups: that the pipelines stand on.

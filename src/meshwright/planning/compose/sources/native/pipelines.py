@@ -26,13 +26,12 @@ from meshwright.planning.compose.sources.native.stage_sequences import (
 from meshwright.shapes import Int
 
 SPLIT_WITHIN = {True: 0.04, False: 0.1}
-"""Of the best split so far, without chunks and with: of those that promise less, only the first few are split.
-
-A pace at which every stage holds whole chunks is up to so much longer than the best split, whose chunks differ.
-"""
+"""Range above the best split so far, without chunks and with, in which sequences are split; beyond it only the first
+few are. A pace at which every stage holds whole chunks is up to so much longer than the best split, whose chunks
+differ."""
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
-"""Likewise of one division of the islands, of which there are many."""
+"""Pipelines refined for one division of the islands, of which there are many."""
 PARTED, PARTED_WITHIN = 24, 1.15
 """Quickest pipelines whose first or last island is also tried at both ends, and times the best that they take."""
 
@@ -48,7 +47,7 @@ class SequenceEffort:
     bisected: int = 96
     """Stage sequences of one order whose pace is searched."""
     refined: int = 48
-    """Of them, those whose pace is searched to the end."""
+    """Bisected stage sequences whose pace is searched to the end."""
     all_orders: int = 4
     """Islands up to which all their orders are tried; of more, those that start elsewhere and run either way."""
     reordered: int = 20
@@ -66,7 +65,7 @@ THOROUGH = SequenceEffort()
 QUICK = SequenceEffort(
     bisected=40, refined=16, all_orders=2, reordered=10, split=6, split_always=3, divided_uses=10, divided_split=2
 )
-"""For an answer within a second: of three islands or more only one order and its reverse."""
+"""Effort for an answer within a second: of three islands or more only one order and its reverse."""
 
 Use = tuple[IslandPart, ...]
 """What a pipeline takes of the islands, by ascending group."""
@@ -82,7 +81,7 @@ class PlacedSequence:
 
     @property
     def step_s(self) -> float:
-        """Of the share of the batch that it was looked at with."""
+        """Seconds of the share of the batch that it was priced with."""
         return float(self.stage_sequences.step_s[self.number])
 
     @property
@@ -91,7 +90,7 @@ class PlacedSequence:
         return bool(self.stage_sequences.chunks[self.number] == 1)
 
     def sequences(self, horizon_s: float) -> float:
-        """That it trains within a horizon, transfers and gradients apart: wave (T / pace - (S - 1) / v)."""
+        """Sequences trained within a horizon, transfers and gradients apart: wave (T / pace - (S - 1) / v)."""
         stage_sequences, number = self.stage_sequences, self.number
         fill = (stage_sequences.stages[number].sum() - 1) / stage_sequences.chunks[number]
         return float(stage_sequences.wave[number] * (horizon_s / stage_sequences.pace_s[number] - fill))
@@ -104,7 +103,7 @@ class NativePipelines:
     islands: NativeIslands
     effort: SequenceEffort = THOROUGH
     chunks: tuple[int, ...] = USUAL_CHUNKS
-    """Of a stage, numbers that are tried where none is pinned."""
+    """Chunks per stage that are tried where no number is pinned."""
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
 
     @property
@@ -126,7 +125,7 @@ class NativePipelines:
         return self._found[use]
 
     def _step_s(self, one: SplitPipeline) -> float:
-        """Of the whole batch."""
+        """Seconds of the whole batch on one pipeline."""
         return one.step_s(self.islands.workload.global_batch / one.wave)
 
     def _at_both_ends(self, found: Sequence[SplitPipeline]) -> list[SplitPipeline]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from meshwright.specs.cluster import NodeGroup
 
 MOST_SHARES = {1: 32, 2: 12, 3: 6, 4: 6}
-"""Of an island, by the number of islands of the cluster; with more of them, all of each and its half."""
+"""Most shares of an island, by the number of islands of the cluster; with more of them, all of each and its half."""
 FEWEST_SHARES = 2
 FEW = 8
 """Nodes up to which every number of them is offered."""
@@ -34,7 +34,7 @@ def offered_shares(group: NodeGroup, islands: int, devices: int) -> tuple[int, .
 
 @lru_cache(maxsize=1024)
 def _counts(whole: int, most: int) -> tuple[int, ...]:
-    """Of so many nodes, the more useful first: what is round and near the whole with its rest, then fractions."""
+    """Counts of nodes, the more useful first: what is round and near the whole with its rest, then fractions."""
     found = dict.fromkeys([whole])
     rounds = sorted({factor << shift for factor in ODD_FACTORS for shift in range(whole.bit_length())}, reverse=True)
     rounds = [count for count in rounds if count < whole]

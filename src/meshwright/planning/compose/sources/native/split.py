@@ -53,9 +53,9 @@ class SplitPipeline:
 
     stages: tuple[SplitStage, ...]
     layers: tuple[int, ...]
-    """Of each chunk in the order of the model: of stage r's chunk k at k S + r."""
+    """Layers of each chunk in the order of the model: stage r's chunk k is at k S + r."""
     chunks: int
-    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
+    """Chunks per stage: 1 for 1F1B, more for interleaved 1F1B."""
     wave: int
     stage_s: tuple[float, ...]
     """Forward and backward of one micro-batch."""
@@ -68,17 +68,17 @@ class SplitPipeline:
 
     @property
     def islands(self) -> frozenset[int]:
-        """That its stages stand on."""
+        """Islands that the stages stand on."""
         return frozenset(stage.island for stage in self.stages)
 
     @property
     def devices(self) -> int:
-        """Of all stages."""
+        """Devices of all stages."""
         return sum(stage.devices for stage in self.stages)
 
     @property
     def stage_devices(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """Devices of each stage."""
         return tuple(stage.devices for stage in self.stages)
 
     @property
@@ -93,7 +93,7 @@ class SplitPipeline:
 
     @property
     def least_micro_batches(self) -> int:
-        """Of a step: one, or one for each stage where chunks pass in groups of them."""
+        """Fewest micro-batches of a step: one, or one for each stage where chunks pass in groups of them."""
         return 1 if self.chunks == 1 else len(self.stages)
 
     def step_s(self, micro_batches: float) -> float:
@@ -223,7 +223,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Memory:
-    """Of a stage at its place in the pipeline, and the even part of it that each of its chunks may use."""
+    """Memory of a stage at its place in the pipeline, and the even part of it that each of its chunks may use."""
 
     bytes_: list[float]
     """Bytes that the layers before each cut take."""

@@ -29,7 +29,7 @@ class StageFront:
     layer_s: Float[np.ndarray, "sizes waves places"]
     """Forward and backward of a mean layer and its share of what the step waits for, per micro-batch."""
     edge_s: Float[np.ndarray, "sizes waves places edges"]
-    """Of embedding and head."""
+    """Seconds of embedding and head."""
     state: Float[np.ndarray, "sizes waves places"]
     """Share of the memory for layers that a mean layer's weights, gradients and optimizer take."""
     kept: Float[np.ndarray, "sizes waves places"]
@@ -99,7 +99,7 @@ class LayerCosts:
         )
 
     def take(self, index: Int[np.ndarray, "taken"]) -> LayerCosts:
-        """Of some rows."""
+        """The costs of some rows."""
         return LayerCosts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 

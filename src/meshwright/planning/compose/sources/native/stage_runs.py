@@ -33,7 +33,7 @@ class StageRun:
     chunks: Float[np.ndarray, "routes one"]
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
-        """Of some stage sequences."""
+        """The runs of some stage sequences."""
         own = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "by_memory"}
         return StageRun(by_memory=self.by_memory[:, index], **own)
 

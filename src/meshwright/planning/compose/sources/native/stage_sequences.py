@@ -53,9 +53,9 @@ class StageSequences:
     pace_s: Float[np.ndarray, "routes"]
     """Seconds of the slowest stage, per micro-batch."""
     row: Int[np.ndarray, "routes islands"]
-    """Of each island's options."""
+    """Row of each island's options."""
     chunks: Int[np.ndarray, "routes"]
-    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
+    """Chunks per stage: 1 for 1F1B, more for interleaved 1F1B."""
     step_s: Float[np.ndarray, "routes"]
 
     def __len__(self) -> int:

@@ -48,7 +48,7 @@ MOST_MICRO_BATCH = 16
 ANY_PASSES = 1e6
 """Backwards of a micro-batch beside which all gradients leave that can leave beside any."""
 NO_PASSES = 1e-6
-"""Of them so little that none leave beside it."""
+"""Share of passes so small that no gradients leave beside them."""
 
 NO_COLUMNS = ("grid", "shardings", "selective", "always_s", "made")
 
@@ -72,7 +72,7 @@ class StageOptions:
     backward_s: Float[np.ndarray, "rows parts"]
     state_bytes: Float[np.ndarray, "rows parts"]
     kept_bytes: Float[np.ndarray, "rows parts"]
-    """Per micro-batch in flight."""
+    """Bytes kept per micro-batch in flight."""
     transient_bytes: Float[np.ndarray, "rows parts"]
     """The largest of a stage's parts counts once."""
     fixed_bytes: Float[np.ndarray, "rows"]

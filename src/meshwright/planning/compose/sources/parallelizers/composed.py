@@ -66,7 +66,7 @@ class SliceEffort:
     stages: int = 8
     """Most stages of a pipeline on one island."""
     sizes: int = 6
-    """Of stages on one island."""
+    """Sizes of stages that are tried on one island."""
     parts: int = 4
     """Islands up to which their halves are spread over pipelines too."""
     uneven_devices: int = 8
@@ -82,7 +82,7 @@ class SliceEffort:
 
     @property
     def of_slow(self) -> SliceEffort:
-        """For parallelizers that take seconds for a slice."""
+        """The effort for parallelizers that take seconds for a slice."""
         return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
 
 

@@ -22,7 +22,7 @@ from meshwright.planning.compose.sources.parallelizers.slice_pipelines import Pl
 from meshwright.search.table import divisors
 
 MOST_ALIKE = 12
-"""Of pipelines that differ in their strategy alone, those that claim the least are priced."""
+"""Pipelines priced among those that differ in their strategy alone: the ones that claim the least."""
 
 
 def equal_pipelines(

@@ -19,7 +19,7 @@ from meshwright.specs.workload import Workload
 from meshwright.units import seconds
 
 TIME_LIMIT_S = 60.0
-"""Of one question; planners of equal devices answer for one slice in less."""
+"""Time limit of one question; planners of equal devices answer for one slice in less."""
 MOST_SHOWN = 400
 """Characters of what a parallelizer raised."""
 
@@ -43,7 +43,7 @@ class Guarded:
 
     inner: Parallelizer
     time_limit_s: float = TIME_LIMIT_S
-    """Of one question. One that takes longer is given up with its parallelizer: a thread cannot be stopped."""
+    """Time limit of one question. A parallelizer that takes longer is given up: a thread cannot be stopped."""
     skips: list[Skip] = field(default_factory=list)
     asked: int = 0
     taken: int = 0
@@ -52,7 +52,7 @@ class Guarded:
 
     @property
     def name(self) -> str:
-        """Of the parallelizer."""
+        """Name of the parallelizer."""
         return str(getattr(self.inner, "name", type(self.inner).__name__))
 
     @property

@@ -26,7 +26,7 @@ MOST_SHOWN = 300
 """Characters of the last line it printed on its standard error."""
 
 WATCH = 'read -r _; kill -s KILL -- "-$1"'
-"""Of a shell: its standard input ends when the process that writes to it does, whatever ended that."""
+"""Command of a watching shell: its standard input ends when the process that writes to it does, whatever ended that."""
 
 Request = Callable[[ModelSlice, Island, Workload, int], Mapping[str, Any]]
 
@@ -101,7 +101,7 @@ class OwnProcess:
 
 @contextmanager
 def _ended_with_this(group: int) -> Iterator[None]:
-    """In the body, a group of processes is killed when this process ends: a foreign program looks for no parent.
+    """Kill a group of processes when this process ends within the body: a foreign program looks for no parent.
 
     Whatever is forked meanwhile holds the pipe to the watching shell, too; it ends within a second by itself.
 

@@ -30,4 +30,4 @@ AXES: Mapping[str, Reader] = {
     "sharding": _sharding,
     "recompute": lambda strategy, _: RECOMPUTE.get(strategy.recompute.kind, (strategy.recompute.kind,)),
 }
-"""By name; the number of stages and the schedule are of whole pipelines."""
+"""Readers of the axes by name; the number of stages and the schedule are of whole pipelines."""

@@ -30,7 +30,7 @@ class PartialAnswer:
     parallelizer: str
     plan: PartialPlan
     weight: float = 1.0
-    """By which its seconds count; see `Questions.weighed`."""
+    """Factor on its seconds; see `Questions.weighed`."""
 
     @property
     def busy_s(self) -> float:
@@ -51,13 +51,13 @@ class Questions:
     prune: bool = True
     """Drop dominated answers."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By which the seconds of a parallelizer count; 1 by default."""
+    """Factor on the seconds of each parallelizer; 1 by default."""
     counts: Counter[str] = field(default_factory=Counter)
     """Questions and answers, and what was known or dropped, by rule."""
     _layers: tuple[LayerSpec, ...] = ()
     _known: dict[object, list[PartialAnswer]] = field(default_factory=dict)
     _said: dict[object, dict[int, list[PartialPlan]]] = field(default_factory=dict)
-    """Of each parallelizer to each question, by devices."""
+    """Answers of each parallelizer to each question, by devices."""
 
     def weighed(self, weights: Mapping[str, float]) -> Questions:
         """The same questions to some of the parallelizers, whose seconds count by weights; what was said stays known.

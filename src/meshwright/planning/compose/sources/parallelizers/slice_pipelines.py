@@ -63,7 +63,7 @@ class SlicePipeline:
     wave: int
     """Sequences of a micro-batch over all data ranks of a stage."""
     hops_s: tuple[float, ...]
-    """Of one transfer from each stage to the next."""
+    """Seconds of one transfer from each stage to the next."""
     fill_s: float
     period_s: float
     sync_s: float
@@ -80,7 +80,7 @@ class SlicePipeline:
 
     @property
     def stage_devices(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """Devices of each stage."""
         return tuple(stage.plan.devices for stage in self.stages)
 
     @property
@@ -90,7 +90,7 @@ class SlicePipeline:
 
     @property
     def least_micro_batches(self) -> int:
-        """Of a step."""
+        """Fewest micro-batches of a step."""
         return 1
 
     @property
@@ -104,7 +104,7 @@ class SlicePipeline:
 
     @property
     def devices(self) -> int:
-        """Of all stages."""
+        """Devices of all stages."""
         return sum(stage.plan.devices for stage in self.stages)
 
     def step_s(self, micro_batches: float) -> float:
@@ -131,7 +131,7 @@ class _Place(NamedTuple):
     """Where the stages so far leave off."""
 
     island: int
-    """In the order of the pipeline."""
+    """Number of the island in the order of the pipeline."""
     used: int
     """Devices of it, of those behind all others."""
     size: int
@@ -228,7 +228,7 @@ class SlicePipelines:
         return [size for size in self.allowed.sizes[island.group] if size <= island.devices]
 
     def _fits(self, island: IslandPart, used: int, size: int) -> bool:
-        """Inside a node, or on whole nodes."""
+        """Whether a stage stands inside a node, or on whole nodes."""
         node = self.questions.cluster.groups[island.group].devices_per_node
         inside = used % node
         return inside + size <= node or (inside == 0 and size % node == 0)

@@ -33,7 +33,7 @@ from meshwright.units import GIGA
 VARIABLE = "MESHWRIGHT_GALVATRON_PYTHON"
 """Names the interpreter that has Galvatron."""
 TIME_LIMIT_S = 300.0
-"""Of one question: the engine's knapsack over memory in MiB takes seconds to minutes."""
+"""Time limit of one question: the engine's knapsack over memory in MiB takes seconds to minutes."""
 
 
 def galvatron(python: str | None = None, *, time_limit_s: float = TIME_LIMIT_S) -> OwnProcess:

@@ -137,7 +137,7 @@ class _Totals:
 
     rate: Float[np.ndarray, "*rows"]
     worth: Float[np.ndarray, "*rows"]
-    """Of the free devices."""
+    """Worth of the free devices."""
     lost: Float[np.ndarray, "*rows"]
     pipelines: Float[np.ndarray, "*rows"]
     parameters: Float[np.ndarray, "*rows"]
@@ -163,7 +163,7 @@ class _Promise:
         return [together_s + most_s, together_s + least_s, alone_s + most_s, alone_s + least_s]
 
     def totals(self, grown: Grown) -> _Totals:
-        """Of whole pipeline sets."""
+        """Totals of whole pipeline sets."""
         return _Totals(
             rate=grown.rate,
             worth=grown.free @ self.worth,

@@ -18,9 +18,9 @@ from meshwright.shapes import Float, Int
 
 _ROUNDS = 60
 _LIMITS = 32
-"""Of gradient bytes, between which they are rounded down."""
+"""Steps of gradient bytes, to which they are rounded down."""
 _NUMBERS = 24
-"""Of pipelines, likewise."""
+"""Steps of the number of pipelines, to which it is rounded down."""
 
 
 def compute_bound_s(costs: ProfileCosts, global_batch: int) -> float:
@@ -106,7 +106,7 @@ def shapes_bound_s(
 
 
 def _least_ring_s(costs: ProfileCosts, payload_bytes: float, ranks: int) -> float:
-    """On the quickest link of the cluster."""
+    """Seconds of an all-reduce on the quickest link of the cluster."""
     full, rest = divmod(payload_bytes, BUCKET_BYTES)
     sizes = [(full, BUCKET_BYTES), (1.0, rest)]
     names = list(costs.kinds)

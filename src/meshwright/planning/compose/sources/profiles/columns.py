@@ -28,7 +28,8 @@ class ShapeColumns:
 
     sequences_per_s: Float[np.ndarray, "rows"]
     most_sequences_per_s: Float[np.ndarray, "rows"]
-    """If every layer were as quick as the quickest of the middle: no split of the layers of these stages does more."""
+    """Sequences per second if every layer were as quick as the quickest of the middle: no split of these stages does
+    more."""
     lost_sequences: Float[np.ndarray, "rows"]
     """What filling the pipeline costs, in sequences it could have done."""
     parameters: Float[np.ndarray, "rows"]

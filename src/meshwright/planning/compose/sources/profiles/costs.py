@@ -25,7 +25,7 @@ from meshwright.shapes import Float
 ELEMENT_BYTES = 4
 """Profiles are fp32."""
 STATE_BYTES = 24
-"""Per parameter: weights, gradients, Adam's two moments and Sailor's copies, fp32."""
+"""Bytes per parameter: weights, gradients, Adam's two moments and Sailor's copies, fp32."""
 BUCKET_BYTES = 500e6
 FIXED_BYTES = {1: 2e9}
 FIXED_SHARDED_BYTES = 3e9

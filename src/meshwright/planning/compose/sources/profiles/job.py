@@ -182,7 +182,7 @@ def _kept(profiles: ProfileSet, costs: ProfileCosts, used: set[tuple[str, int]])
 
 
 def _links(profiles: ProfileSet, costs: ProfileCosts) -> Iterator[MeasuredLink]:
-    """Between any two of the cluster's kinds, at any number of devices that share an interface."""
+    """Links between any two of the cluster's kinds, at any number of devices that share an interface."""
     ends = {(kind.device, kind.zone) for kind in costs.kinds.values()}
     for route, fit in sorted(profiles.links.items(), key=lambda one: one[0]):
         source, target = route.source, route.target

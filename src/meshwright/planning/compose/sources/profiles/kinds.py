@@ -12,9 +12,9 @@ class DeviceKind:
     name: str
     """Name of the group of nodes."""
     device: str
-    """As the profiles name it."""
+    """Name of the device in the profiles."""
     count: int
     devices_per_node: int
     memory_bytes: float
     zone: str = ""
-    """As the network profile names it."""
+    """Name of the zone in the network profile."""

@@ -22,10 +22,10 @@ class PipelinePace:
     """What one pipeline takes."""
 
     stage_s: tuple[float, ...]
-    """Per micro-batch, transfers included."""
+    """Seconds of each stage per micro-batch, transfers included."""
     compute_s: tuple[float, ...]
     stage_bytes: tuple[float, ...]
-    """Per device."""
+    """Bytes of each stage's devices."""
     update_s: float
     slowest_s: float
     """The bottleneck: one micro-batch leaves per this time."""

@@ -25,7 +25,7 @@ from meshwright.specs.measured import MeasuredJob
 from meshwright.units import HOUR_S
 
 WEIGHT_BYTES, GRADIENT_BYTES = 4, 4
-"""Per parameter, of `costs.STATE_BYTES`; the rest is the optimizer's moments and copies."""
+"""Bytes per parameter out of `costs.STATE_BYTES`; the rest is the optimizer's moments and copies."""
 PARTS = ("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "offload", "host")
 """Parts of a step, as estimates from data sheets name them."""
 
@@ -62,16 +62,16 @@ class PacedPipeline:
     """Sequences of each micro-batch."""
     pace: PipelinePace
     paces: dict[int, PipelinePace]
-    """By the sequences of a micro-batch."""
+    """Pace by the sequences of a micro-batch."""
 
     @property
     def end_s(self) -> float:
-        """From the first forward to the last backward."""
+        """Seconds from the first forward to the last backward."""
         return self.pace.fill_s + sum(self.paces[size].slowest_s for size in self.sizes)
 
     @property
     def compute_s(self) -> float:
-        """Of the slowest stage, all micro-batches."""
+        """Compute of the slowest stage, all micro-batches."""
         paces = (self.paces[size] for size in self.sizes)
         return sum(pace.compute_s[pace.stage_s.index(pace.slowest_s)] for pace in paces)
 

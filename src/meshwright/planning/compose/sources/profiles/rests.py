@@ -26,7 +26,7 @@ class Rests:
     slowest_s: float
     fill_s: float
     seconds: tuple[float, ...]
-    """Of 0, 1, ... sequences."""
+    """Seconds of a rest of 0, 1, ... sequences."""
     first: tuple[int, ...]
     """Largest micro-batch of each rest."""
     smallest: int

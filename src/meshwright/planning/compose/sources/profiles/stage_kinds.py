@@ -46,7 +46,7 @@ class StageCosts:
     """The quickest middle layer over their mean."""
     saved_bytes: Float[np.ndarray, "kinds places"]
     send_s: Float[np.ndarray, "kinds kinds"]
-    """From one kind of stage to another, what the sender pays."""
+    """Seconds from one kind of stage to another, as the sender pays them."""
     receive_s: Float[np.ndarray, "kinds kinds"]
 
 

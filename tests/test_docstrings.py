@@ -1,0 +1,38 @@
+"""Docstrings name what they describe: a field "Of values." leaves its reader to guess the noun."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "meshwright"
+NO_NOUN = re.compile(
+    r"(Of|And|Or|But|Likewise|That|Those|Their|Its|It|They|As(?! data)|In|By|Per|Whose|With|Without|For|On|To|Into"
+    r"|Behind|Before|After|Until|Beside|Between|Beyond|Under|Over|Inside|Within|Also|Too|So)\b"
+)
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Docstrings of classes and functions, and the strings below fields, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            yield node.body[0].lineno, ast.get_docstring(node) or ""
+        body = getattr(node, "body", None)
+        for above, below in pairwise(body) if isinstance(body, list) else ():
+            if isinstance(above, ast.AnnAssign | ast.Assign) and isinstance(below, ast.Expr):
+                value = below.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield below.lineno, value.value
+
+
+def test_every_docstring_begins_with_what_it_describes() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {text.splitlines()[0]}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in texts(ast.parse(path.read_text()))
+        if NO_NOUN.match(text)
+    ]
+    assert not found, "\n".join(found)
