@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-Facts = dict[str, Any]
+from benchmarks.facts_of_keys import Facts, of_words
+
 Find = Callable[[str], Path | None]
 """A file by the path that a command names."""
 
@@ -77,6 +78,9 @@ def of_command(argv: Sequence[str], find: Find) -> tuple[str, Facts]:
     if "per-device-train-batch-size" in given:
         facts = _of_trainer({name.replace("-", "_"): _value(value) for name, value in given.items()}, devices, find)
         return "trainer", _of_accelerate_launcher(facts, options(launcher), find)
+    kind, facts = of_words(words)
+    if kind:
+        return kind, {**facts, "devices": devices} if devices else facts
     config = next(
         (one for one in words if re.search(r"\.(ya?ml|json|toml)$", one) and find(one.partition("=")[2] or one)), None
     )
@@ -201,7 +205,8 @@ def _of_trainer(keys: Mapping[str, Any], devices: int | None, find: Find) -> Fac
     if "gradient_checkpointing" in keys:
         facts["recompute"] = "full" if _on(keys["gradient_checkpointing"]) else "none"
     facts["seq"] = next((_number(keys[one]) for one in _LENGTHS if one in keys), None)
-    facts["rank"] = next((_number(keys[one]) for one in ("lora_r", "lora_rank") if one in keys), None)
+    adapted = _on(keys.get("use_peft", True)) and _on(keys.get("use_lora", True))
+    facts["rank"] = next((_number(keys[one]) for one in ("lora_r", "lora_rank") if one in keys and adapted), None)
     engine = keys.get("deepspeed")
     if isinstance(engine, str) and (path := find(engine)) is not None:
         facts |= _of_deepspeed(_json(path))

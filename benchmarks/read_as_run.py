@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.facts_of_keys import of_module
 from benchmarks.facts_of_run import Facts, kind_of, load_keys, of_command, of_file, options, words_after
+from benchmarks.options_of_run import lost, unlike
 from benchmarks.recording import STARTERS, Recorded, Recording, record, recorders
 from meshwright.errors import MeshwrightError
 from meshwright.fields.job import JobFields
@@ -103,6 +105,10 @@ class Found:
     differs: Mapping[str, Any] = field(default_factory=dict)
     """What both readers say, by fact, ours second."""
     compared: Mapping[str, Any] = field(default_factory=dict)
+    unlike: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Options of the command that are read as something else, as they are stated and as they are read."""
+    lost: Sequence[str] = ()
+    """Options of the command of which the answer says nothing."""
     words: str = ""
     """Whether the words of the command agree."""
     questions: Sequence[str] = ()
@@ -253,6 +259,7 @@ def _measured(
         return _found(tree, path, name)
 
     words, kind, facts = "", "", {}
+    stated: list[str] = []
     if path.suffix in _SCRIPTS:
         runs = [
             record(tree, inside, start=start, arguments=arguments, environment=given, programs=programs)
@@ -263,6 +270,9 @@ def _measured(
             kind = "nothing" if not any(run.commands for run in runs) else "no training"
         else:
             words = _words(path, chosen, given, arguments)
+            stated = words_after(chosen.argv)[2]
+    elif path.suffix == ".py":
+        kind, facts = of_module(path)
     else:
         kind, facts = of_file(path, find)
     common: dict[str, Any] = {
@@ -291,6 +301,8 @@ def _measured(
         return Found(verdict="refused", **common)
     if launch.row is None and launch.plan is None:
         return Found(verdict="no plan", **common)
+    common["unlike"] = unlike(launch, stated) if stated else {}
+    common["lost"] = lost(launch, stated) if kind == "megatron" else []
     facts |= {fact: _whole(settings[key]) for key, fact in _FACTS.items() if key in settings}
     if "steps" in facts and "gbs" not in facts and "mbs" in facts:
         facts["gbs"] = facts["mbs"] * facts["steps"] * read.get("dp", 1)
@@ -307,7 +319,7 @@ def _measured(
         return Found(verdict="not recorded", **common)
     verdict = (
         ("differs" if not problems else "differs, part refused")
-        if differs or words.startswith("differs")
+        if differs or common["unlike"] or common["lost"] or words.startswith("differs")
         else ("exact" if not problems else "part refused")
     )
     return Found(verdict=verdict, differs=differs, compared=compared, **common)
@@ -417,7 +429,8 @@ def main() -> Iterator[str]:
     results = [measured(given.folder, one, programs) for one in given.list.read_text().split("\n") if one]
     given.output.write_text(json.dumps([asdict(one) for one in results], indent=1, default=str))
     for one in results:
-        yield f"{one.verdict:22} {one.framework or one.kind:12} {one.path} {one.words} {dict(one.differs) or ''}"
+        wrong = " ".join(str(found) for found in (one.differs, one.unlike, one.lost) if found)
+        yield f"{one.verdict:22} {one.framework or one.kind:12} {one.path} {one.words} {wrong}"
     yield str(Counter(one.verdict for one in results))
 
 

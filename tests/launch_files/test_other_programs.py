@@ -20,6 +20,7 @@ from meshwright.launch_files.other_programs import of_another
         ("run_name: a\nmodel:\n  d_model: 64\ndata: {}\nfsdp: {}\n", "OLMo's configuration"),
         ('name: a\n"on": push\njobs:\n  a: {uses: NVIDIA-NeMo/Automodel}\n', "a workflow of GitHub"),
         ("name: a\ndescription: step_scheduler of nemo_automodel\nruns:\n  using: composite\n", "an action of GitHub"),
+        ("defaults:\n  - train: 7b\nexperiment:\n  exp_name: a\naction: run\n", "FlagScale's configuration"),
         ("work_group: amd\nmodules:\n  trainer: {}\n", "Primus' configuration"),
     ],
 )

@@ -53,6 +53,16 @@ def test_switches_of_its_launchers_are_given_a_value(tmp_path: Path, said: str, 
     assert ("fsdp" in str(report.name)) == sharded
 
 
+def test_overrides_that_nobody_knows_are_asked_for(tmp_path: Path) -> None:
+    text = (
+        "#!/bin/bash\ntorchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_peft_config $(overrides --of 8b)\n"
+    )
+    report = asked(tmp_path, text)
+    assert [one.what for one in report.violations][:1] == ["which overrides stand here is not known (run.sh:2)"]
+    given = text.replace("$(overrides --of 8b)", "$(echo \"model.context_parallel_size=1  x=2\" | sed 's/  \\+/ /g')")
+    assert "model.context_parallel_size" not in " ".join(one.what for one in asked(tmp_path, given).violations)
+
+
 def test_what_the_recipe_alone_says_is_asked_for(tmp_path: Path) -> None:
     report = asked(tmp_path, OPTIONS.replace(" -cp 1", ""))
     assert report.violations[0].what == "model.context_parallel_size is not given"

@@ -47,6 +47,12 @@ _OTHERS = (
         "check the arguments that the run prints when it starts: --from args",
     ),
     _Other(
+        "FlagScale's",
+        (r"defaults", r"experiment", r"action"),
+        "its runner takes the plan from another file, in the folder and by the name behind `train:`",
+        "check that file",
+    ),
+    _Other(
         "OLMo's",
         (r"run_name", r"model", r"data", r"(?:device_train_microbatch_size|global_train_batch_size|fsdp)"),
         _OWN_KEYS,

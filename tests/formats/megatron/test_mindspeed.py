@@ -77,12 +77,22 @@ def test_the_ring_is_its_default_and_is_said() -> None:
         ("--stage dpo --is-pairwise-dataset", "posttrain_gpt.py trains by dpo"),
         ("--stage sft --swap-optimizer", "--swap-optimizer is not read"),
         ("--stage sft --attention-mask-type general", "--attention-mask-type is general"),
-        ("--stage sft --reuse-fp32-param", "unknown option --reuse-fp32-param"),
+        ("--stage sft --swap-attention", "--swap-attention is not read"),
+        ("--stage sft --output-logit-softcapping 30", "--output-logit-softcapping is not read"),
         ("--stage sft --lora-r 8", "--lora-target-modules is not given"),
     ],
 )
 def test_what_no_plan_holds_is_a_problem(options: str, told: str) -> None:
     assert told in [one.what for one in read(f"--num-layers 4 {options}", "posttrain_gpt.py").problems]
+
+
+def test_options_without_a_price_are_told_and_stages_may_be_listed() -> None:
+    options = "--num-layers 10 --enable-hf2mg-convert --model-type-hf qwen3 --use-ascend-coc --reuse-fp32-param"
+    found = read(f"{options} --pipeline-model-parallel-size 4 --num-layer-list 2,2,3,3")
+    assert not found.problems
+    assert found.layout == (2, 2, 3, 3)
+    assert any("--reuse-fp32-param" in note and "2 bytes a parameter less" in note for note in found.notes)
+    assert any("--use-ascend-coc" in note and "priced without" in note for note in found.notes)
 
 
 def test_fine_tuning_reads_adapters() -> None:

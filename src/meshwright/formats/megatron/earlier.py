@@ -55,7 +55,11 @@ MINDSPEED = {
         (
             *("--tokenizer-not-use-fast", "--is-instruction-dataset", "--use-deter-comp", "--no-shared-storage"),
             *("--norm-topk-prob", "--seq-aux", "--router-gating-in-fp32", "--mtp-mem-efficient-logits"),
-            *("--mla-fa-without-pad", "--jit-compile"),
+            *("--mla-fa-without-pad", "--jit-compile", "--enable-hf2mg-convert", "--enable-mg2hf-convert"),
+            *("--no-chat-template", "--hf-chat-template", "--padded-samples", "--npu-deterministic", "--no-shuffle"),
+            *("--topk-softmax-in-fp32", "--init-norm-weight-in-fp32", "--rmsnorm-weight-in-fp32"),
+            *("--add-rmsnorm-offset", "--input-layernorm-in-fp32", "--disable-gloo-group", "--use-glm-rope"),
+            *("--use-kv-cache", "--lora-ckpt-filter", "--no-enable-linear-qkv", "--neat-pack", "--pack"),
         ),
         _gone("of MindSpeed, without effect on a plan"),
     ),
@@ -64,6 +68,11 @@ MINDSPEED = {
             *("--prompt-type", "--lora-alpha", "--rope-scaling-beta-fast"),
             *("--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim"),
             *("--rope-scaling-original-max-position-embeddings", "--swap-optimizer-times", "--lora-load"),
+            *("--handler-name", "--model-type-hf", "--ai-framework", "--max-new-tokens", "--beta-fast", "--beta-slow"),
+            *("--shape-order", "--low-freq-factor", "--high-freq-factor", "--original-max-position-embeddings"),
+            *("--long-factor", "--short-factor", "--longrope-freqs-type", "--long-mscale", "--short-mscale"),
+            *("--tokenizer-padding-side", "--pad-to-multiple-of", "--hf-cfg-dir", "--evaluation-batch-size"),
+            *("--partial-rotary-factor", "--coc-parallel-num", "--coc-mode", "--enable-thinking"),
         ),
         _gone("of MindSpeed, without effect on a plan", takes=True),
     ),
@@ -71,6 +80,15 @@ MINDSPEED = {
         ("--variable-seq-lengths", "--no-pad-to-seq-lengths"),
         _gone("of MindSpeed, shorter batches where samples are: those of full length are planned"),
     ),
+    **dict.fromkeys(
+        ("--use-ascend-coc", "--coc-fused-kernel", "--use-ascend-mc2"),
+        _gone("of MindSpeed, sums over tensor ranks beside the products that make them, which is priced without"),
+    ),
+    "--use-cp-send-recv-overlap": _gone("of MindSpeed, exchanges of the ring both ways at once, priced as any ring"),
+    "--reuse-fp32-param": _gone(
+        "of MindSpeed, main copies that hold the 16-bit weights too: 2 bytes a parameter less than is priced"
+    ),
+    "--num-layer-list": _own("--num-layer-list", "layers of each stage"),
     **dict.fromkeys(
         ("--moe-permutation-async-comm", "--moe-alltoall-overlap-comm"),
         _gone("of MindSpeed, exchanges of tokens beside other work, which is priced without"),

@@ -58,7 +58,7 @@ _OF_A_PLAN = re.compile(
     rf"{_SPLITS.pattern}|schedul|recompute|activation|shard|zero|split|chunk|overlap|expert|moe|atten|attn|fp8|fp4|quant"
     "|precision|dtype|layer|hidden|head|batch|seq|length|pack|optim|fsdp|lora|adapter|freez|mask|norm|rope|rotary|embed"
     "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab|dense|group|router|gating|1f1b|mtp|mla|topk|top-k"
-    "|memory|swap|capacity|window"
+    "|memory|swap|capacity|window|softcap|logit|indexer|compress|gelu|mamba"
 )
 """Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
 _OF_DATA = re.compile(

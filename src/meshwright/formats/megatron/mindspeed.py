@@ -6,11 +6,12 @@ https://gitcode.com/Ascend/MindSpeed-LLM.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.layout import write_layout
-from meshwright.formats.megatron.options import Values
+from meshwright.formats.megatron.options import NO_SUCH_OPTION, Values
 from meshwright.units import whole_number
 
 DUALPIPE = "--schedules-method"
@@ -20,7 +21,7 @@ _DENSE, _SHARED, _OVER_TENSORS, _EMPTY = (
     "--moe-tp-extend-ep",
     "--noop-layers",
 )
-_PAIRED = "--moe-fb-overlap"
+_PAIRED, _STAGES = "--moe-fb-overlap", "--num-layer-list"
 _RANK, _MODULES = "--lora-r", "--lora-target-modules"
 _MOST_LAYERS = 10_000
 
@@ -56,6 +57,9 @@ def as_megatron(values: Values) -> list[str]:
         given["--overlap-moe-expert-parallel-comm"] = ()
     if _EMPTY in given:
         notes += _without_empty(values, layers)
+    stages = [whole_number(part.strip()) or 0 for part in values.text(_STAGES).split(",")]
+    if sum(stages) == layers and len(stages) == values.whole("--pipeline-model-parallel-size", 1):
+        given["--pipeline-model-parallel-layout"] = (write_layout(stages, values.whole("--mtp-num-layers")),)
     if values.whole("--context-parallel-size", 1) > 1 and "--cp-comm-type" not in given:
         notes.append(
             "context parallelism is the ring, MindSpeed's default since 2025; until then it was Ulysses, which --set "
@@ -86,6 +90,19 @@ def _without_empty(values: Values, layers: int) -> list[str]:
     return [f"layers {text} are empty: {sum(left)} of {layers} are trained, where {_EMPTY} leaves them"]
 
 
+def as_its_own(problem: Problem) -> Problem:
+    """An option that Megatron-LM does not have, in a script that starts MindSpeed.
+
+    Args:
+        problem: that tells of it.
+    """
+    if problem.why != NO_SUCH_OPTION:
+        return problem
+    why = "Megatron-LM does not have it, and what MindSpeed makes of it is not known here"
+    fix = "; ".join(["leave it out to check the rest", *([problem.fix] if problem.fix else [])])
+    return replace(problem, what=f"{problem.field} is not read", why=why, fix=fix)
+
+
 def adapters(values: Values) -> dict[str, Any] | None:
     """Adapters that MindSpeed trains, as a workload has them; None where all of the model is trained."""
     if not values.has(_RANK):
@@ -100,10 +117,11 @@ def wrong_of(values: Values) -> list[Problem]:
     if values.has(_RANK) and _MODULES not in values.foreign:
         why, fix = "which products have adapters is not said", "give it"
         found.append(Problem(what=f"{_MODULES} is not given", why=why, fix=fix, field=_MODULES))
-    if values.has(_SWAPPED):
-        why = "states of the optimizer come to the device in parts, which is not priced"
-        fix = "leave it out to check the rest"
-        found.append(Problem(what=f"{_SWAPPED} is not read", why=why, fix=fix, field=_SWAPPED))
+    for flag, why in _NOT_PRICED.items():
+        values.asked.add(flag)
+        if flag in values.given or flag in values.foreign:
+            fix = "leave it out to check the rest"
+            found.append(Problem(what=f"{flag} is not read", why=why, fix=fix, field=flag))
     for flag in _MASKS:
         values.asked.add(flag)
         split = flag == _MASKS[0] or values.whole("--context-parallel-size", 1) > 1
@@ -113,5 +131,12 @@ def wrong_of(values: Values) -> list[Problem]:
     return found
 
 
-_SWAPPED = "--swap-optimizer"
+_NOT_PRICED = {
+    "--swap-optimizer": "states of the optimizer come to the device in parts, which is not priced",
+    "--swap-attention": "what attention keeps goes to the host and back, which is not priced",
+    "--recompute-activation-function": "activation functions alone are computed again, which is not priced",
+    "--moe-zero-memory": "experts keep nothing and compute it again, which is not priced",
+    **dict.fromkeys(("--o2-optimizer", "--o2-gradient"), "states in 16 bits of its own form are not priced"),
+}
+"""Options that move or divide memory in ways of its own, with why they are refused."""
 _MASKS = ("--attention-mask-type", "--cp-attention-mask-type")

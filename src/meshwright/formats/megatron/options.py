@@ -113,8 +113,8 @@ class Values:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Options that were given and nobody looked up."""
-        return tuple(flag for flag in self.given if flag not in self.asked)
+        """Options that were given, known or not, and nobody looked up."""
+        return tuple(flag for flag in (*self.given, *self.hidden) if flag not in self.asked)
 
 
 def read_options(words: Sequence[str | Word]) -> Values:
@@ -281,11 +281,14 @@ def _count_of(option: Option, most: int) -> int:
     return 0 if option.takes == "0" else int(option.takes) if option.takes.isdigit() else most
 
 
+NO_SUCH_OPTION = "Megatron-LM has no such option"
+
+
 def _unknown(flag: str) -> Problem:
     close = nearest(flag, known_options())
     return Problem(
         what=f"unknown option {flag}",
-        why="Megatron-LM has no such option",
+        why=NO_SUCH_OPTION,
         fix=f"did you mean {' or '.join(close)}?" if close else "",
         field=flag,
     )

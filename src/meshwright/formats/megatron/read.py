@@ -97,7 +97,7 @@ def read_flags(
         unresolved=unresolved,
         problems=(*problems, *derived),
         questions=questions,
-        said=tuple(_said(values, values.asked)),
+        said=tuple(_said(values, values.asked - values.hidden.keys())),
         unpriced=tuple(_said(values, set(values.unread))),
         notes=tuple(notes),
     )
@@ -130,6 +130,7 @@ def _values(words: Sequence[Word], beside: Sequence[tuple[str, str]]) -> Values:
 def _told(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str]]:
     """What is wrong with options, and what was taken of them."""
     wrong, notes = [*values.problems], []
+    of_mindspeed = False
     if "--deepspeed" in values.given:
         from meshwright.formats.megatron.deepspeed import as_megatron, wrong_of  # few scripts start it
 
@@ -137,8 +138,10 @@ def _told(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str
     elif _of_mindspeed(values, found.program):
         from meshwright.formats.megatron import mindspeed  # few scripts start it
 
+        of_mindspeed = True
         wrong, notes = [*wrong, *mindspeed.wrong_of(values)], [*mindspeed.as_megatron(values)]
     own, foreign = of_the_program(found.program, values)
+    own = [*map(mindspeed.as_its_own, own)] if of_mindspeed else own
     wrong += [*own, *beyond_options(values)]
     return wrong, [*notes, *values.notes, *foreign, *_of_earlier_attention(found.words)]
 
@@ -235,9 +238,9 @@ def _questions(values: Values) -> Iterator[Problem]:
 
 
 def _said(values: Values, wanted: set[str]) -> Iterator[Said]:
-    """Options of a set with their values, in the order of the script."""
-    for flag, found in values.given.items():
-        shown_as = values.written.get(flag, found)
+    """Options of a set with their values, in the order of the script, those of values that nobody knows behind."""
+    for flag in (*values.given, *values.hidden):
+        shown_as = values.written.get(flag, values.given.get(flag, ()))
         if flag in wanted and shown_as is not None:
             place = values.places.get(flag)
             shown = str(place) if place is not None and place.line else ""

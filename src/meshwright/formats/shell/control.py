@@ -84,7 +84,11 @@ def decide(
             # A script that ends with an error where a variable is not set is started with it.
             place = source.place(tests[0].start_byte)
             for name in asked:
-                unknown = Unknown(why=f"the script ends without {name}", place=place, names=(name,))
+                # What it sets to nothing itself, it sets from its arguments: the environment does not matter.
+                why, names = f"the script ends without {name}", (name,)
+                if name in twin.variables:
+                    why, names = f"{why}, which it sets from its arguments", ("@",)
+                unknown = Unknown(why=why, place=place, names=names)
                 twin.variables[name] = Variable(entries={"0": (Fragment("", place, unknown),)})
             twin.status = True
 

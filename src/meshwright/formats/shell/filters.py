@@ -188,21 +188,49 @@ def _awk(words: list[str], given: str | None) -> str | None:
     return "".join(f"{line}\n" for line in found)
 
 
-_REPLACES = re.compile(r"s([/|#,@])((?:(?!\1)[\w\-:\". $?=])+)\1((?:(?!\1)[^&\\\n])*)\1(g?)")
+_REPLACES = re.compile(r"s([/|#,@])((?:(?!\1)[^\n])+)\1((?:(?!\1)[^&\\\n])*)\1(g?)")
+_ATOM = re.compile(r"\\[.*+?$^\[\]/|{}()]|\[\^?[\w .,:;=@%/-]+\]|[\w\-:\", =/@%~#.^$*+?]")
+"""What a pattern of sed is made of here: letters, `.`, classes, and what is repeated."""
+_LONGEST_LINE = 8_000
+"""Letters of a line in which what repeats is looked for: that takes time with their square."""
+
+
+def _pattern(text: str, *, extended: bool) -> re.Pattern[str] | None:
+    """A pattern of sed as one of Python, where it repeats at most one thing; None of any other."""
+    parts = _ATOM.findall(text)
+    if "".join(parts) != text:
+        return None
+    found, repeats = [], 0
+    for at, part in enumerate(parts):
+        plain = part[1:] if part[0] == "\\" else part
+        repeat = part == "*" or (plain in ("+", "?") and (len(part) == 1) == extended)
+        if repeat and parts[:at] in ([], ["^"]):
+            return None  # it stands for itself, or for nothing
+        if repeat:
+            repeats += 1
+            found.append(plain)
+        elif part == "." or part[0] == "[" or (part == "^" and not at) or (part == "$" and at == len(parts) - 1):
+            found.append(part)
+        else:
+            found.append(re.escape(plain))
+    return None if repeats > 1 else re.compile("".join(found))
 
 
 def _sed(words: list[str], given: str | None) -> str | None:
-    """`s/letters/other/`, one or several, of letters that stand for themselves."""
+    """`s/pattern/other/`, one or several, of patterns that repeat little and keep nothing of what they find."""
     scripts = [word for word in words if word not in ("-e", "-E", "-r")]
     found = [_REPLACES.fullmatch(part.strip()) for script in scripts for part in script.split(";")]
     if given is None or not found or any(word.startswith("-") and word not in ("-e", "-E", "-r") for word in words):
         return None
-    lines = given.splitlines(keepends=True)
+    lines = given.split("\n")
     for one in found:
-        if one is None or (re.search(r"[.$?]", one[2]) is not None):
+        pattern = None if one is None else _pattern(one[2], extended=bool({"-E", "-r"} & {*words}))
+        if one is None or pattern is None or any(len(line) > _LONGEST_LINE for line in lines):
             return None
-        lines = [line.replace(one[2], one[3], -1 if one[4] else 1) for line in lines]
-    return "".join(lines)
+        if one[3] and pattern.fullmatch(""):
+            return None  # sed and Python differ in where they find nothing
+        lines = [pattern.sub(one[3], line, count=0 if one[4] else 1) for line in lines]
+    return "\n".join(lines)
 
 
 _SEARCHES = re.compile(r"(\^?)([\w,:;=/ @%~-]+)(\$?)")
@@ -270,5 +298,5 @@ def output(name: str, words: list[str], given: str | None) -> str | None:
     """
     try:
         return _OUTPUTS[name](words, given)
-    except (NotArithmetic, ValueError):
+    except (NotArithmetic, ValueError, re.error):
         return None

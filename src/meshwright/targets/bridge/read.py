@@ -11,6 +11,7 @@ from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, word
+from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.targets.bridge import lora, options, recipe
 from meshwright.targets.bridge.overrides import (
     KEY_OF,
@@ -63,6 +64,8 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
         devices: of the job; by default those that its launcher starts.
     """
     found = options.started(launches(script.commands), override_options())
+    if not found and (hidden := tuple(_hidden_overrides(script))):
+        return LaunchFile(row=None, layout=None, questions=hidden)
     if not found:
         why = "no program in it is started with KEY=VALUE overrides such as model.tensor_model_parallel_size=2"
         problem = Problem(what="there are no overrides", why=why, fix="name the script that starts a recipe with them")
@@ -89,6 +92,18 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     if usual:
         notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
     return replace(read, notes=(*read.notes, *notes))
+
+
+def _hidden_overrides(script: Script) -> Iterator[Problem]:
+    """Asks for words of a recipe's launcher that nobody knows and that may be overrides."""
+    hidden = [
+        Open(what="which overrides stand here", unknown=one.unknown, place=one.place, field="source")
+        for launch in launches(script.commands)
+        if launch.program.endswith(options.PROGRAMS)
+        for one in launch.words
+        if one.unknown is not None and not one.text
+    ]
+    yield from questions_for(hidden[-1:])
 
 
 def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: int | None) -> LaunchFile:
