@@ -24,3 +24,12 @@ def test_a_name_of_another_program_means_ours(name: str) -> None:
 def test_python_is_answered_with_its_own_names() -> None:
     with pytest.raises(TypeError, match=r"did you mean global_batch\?"):
         mw.plan("gpt2", gpus="8xH100", batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("--qlora", "--lora r=16,base=nf4"), ("--load-in-8bit", "--lora r=16,base=int8"), ("--mbs", "--pin mbs=1")],
+)
+def test_a_switch_of_another_program_is_answered_with_what_says_it_here(name: str, said: str) -> None:
+    assert meant_options(name, ["--lora", "--pin"]) == [said]
+    assert meant_options(name, ["--seq"]) == []

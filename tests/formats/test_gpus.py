@@ -138,6 +138,8 @@ def test_a_plus_joins_unlike_devices_of_one_host() -> None:
         ("64 H100", "did you mean 64xH100?"),
         ("64H100", "did you mean 64xH100?"),
         ("H100", "say how many: 1xH100, for example"),
+        ("RTX4090", "say how many: 1xRTX4090, for example"),
+        ("4090", "say how many: 1x4090, for example"),
         ("64", "name the device: 64xH100, for example; `meshwright gpus list` names all"),
     ],
 )

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from meshwright import check
-from meshwright.launch_files.fused_loss import pieces
 
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B
@@ -25,19 +22,6 @@ TRAINER = (
     "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 --max_length 4096 "
     "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --use_liger_kernel {}\n"
 )
-
-
-def test_pieces_are_those_of_ligers_function() -> None:
-    assert pieces(4096, 4096, 128_256) == 32  # of 128 tokens each
-    assert pieces(9000, 5120, 151_936) == 18  # 300 tokens are rounded up to 512
-    assert pieces(1, 4096, 128_256) == 1
-
-
-@given(some.integers(1, 10**6), some.integers(64, 20_000), some.integers(64, 300_000))
-def test_pieces_hold_all_tokens_in_as_few_as_there_are_rows_for(tokens: int, hidden: int, vocab: int) -> None:
-    count = pieces(tokens, hidden, vocab)
-    assert 1 <= count <= -(-vocab // hidden)
-    assert count <= tokens
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,8 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
         raise none_fits
     answer = _of_one_kind(inputs, request, aim)
     none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
+    if inputs.software_given:
+        none = f"priced as {inputs.workload.software} runs it, as stated; {none}"
     return replace(answer, trainers=tuple(one.plan for one in tried), warnings=(none, *answer.warnings))
 
 

@@ -142,7 +142,8 @@ def _unexpected(verb: str, name: str, request: type[Request]) -> str:
     known = {one.name: one.spelled for one in request_fields(request) if one.python} | {
         call: call for call in request.calls
     }
-    meant = [f"--{name.replace('_', '-')}", *meant_options(name, known.values())]
+    said = [f"--{name.replace('_', '-')}", *meant_options(name, known.values())]
+    meant = [one.partition(" ")[0] for one in said]
     close = [own for own, option in known.items() if option in meant] or nearest(name, known)
     instead = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
     return f"{verb}() got an unexpected keyword argument {name!r}; {instead}"

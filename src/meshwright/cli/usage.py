@@ -16,7 +16,15 @@ ABSENT_VERBS = {
 }
 """Verbs this version lacks, and what to do instead."""
 
-ABSENT_OPTIONS = {"--hub": "download the model's config.json and pass its path"}
+_OF_PAIRS = (
+    "plan its training step: a pair is two sequences of --gbs, and the frozen copy adds its weights and forward passes"
+)
+_OF_RL = "plan its training step alone: generation, and the models that score what is generated, are not modelled"
+ABSENT_OPTIONS = {
+    "--hub": "download the model's config.json and pass its path",
+    **dict.fromkeys(("--dpo", "--kto", "--orpo"), _OF_PAIRS),
+    **dict.fromkeys(("--rl", "--rlhf", "--ppo", "--grpo", "--gspo", "--reinforce"), _OF_RL),
+}
 """Options this version lacks, and what to do instead."""
 
 OPTIONAL_VALUES = {"--ray": "auto"}

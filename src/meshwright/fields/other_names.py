@@ -38,7 +38,7 @@ OTHER_NAMES = {
     "--max-price": ("budget", "max_cost", "cost"),
     "--price": ("cost", "gpu_price", "price_per_hour"),
     "--optimizer": ("optim",),
-    "--lora": ("qlora", "peft", "lora_rank", "lora_r"),
+    "--lora": ("peft", "adapter", "rank", "r", "lora_rank", "lora_r"),
     "--output": ("out", "output_dir", "output_file", "save"),
     "--json": ("format", "output_format"),
     "--report": ("format", "output_format", "sarif", "junit"),
@@ -54,6 +54,16 @@ OTHER_NAMES = {
     "--target": ("to", "framework"),
 }
 """Options by what other programs call the same, in lower case with `_`."""
+
+WITH_VALUES = {
+    **dict.fromkeys(("qlora", "load_in_4bit", "use_4bit"), "--lora r=16,base=nf4"),
+    "load_in_8bit": "--lora r=16,base=int8",
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing", "checkpointing"), "--pin recompute=full"),
+    **dict.fromkeys(("mbs", "micro_batch", "micro_batch_size", "per_device_train_batch_size"), "--pin mbs=1"),
+    **dict.fromkeys(("cpu_offload", "offload_optimizer", "zero_offload"), "--offload optimizer"),
+    **dict.fromkeys(("liger", "use_liger_kernel", "enable_liger_kernel"), "--loss-tiles N"),
+}
+"""What other programs say with a switch of its own, and how it is said here."""
 
 _MODEL_NAMES = ("model", "model_name", "model_name_or_path", "config", "hf_config")
 """What other programs call the model that stands here without an option."""
@@ -71,6 +81,9 @@ def meant_options(name: str, known: Collection[str]) -> list[str]:
         name: as typed, such as `--global-batch-size`.
         known: options that there are.
     """
+    said = WITH_VALUES.get(_plain(name), "")
+    if said.partition(" ")[0] in known:
+        return [said]
     return [option for option, others in OTHER_NAMES.items() if _plain(name) in others and option in known]
 
 

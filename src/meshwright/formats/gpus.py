@@ -119,16 +119,21 @@ def _parse_host(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int
 
 def _meant(item: str, lookup: DeviceLookup) -> Iterator[str]:
     """How an entry in another form is written: `H100x64`, `H100:64`, `64 H100`, `64H100`, `H100` or `64`."""
-    if item.isdecimal():
-        yield f"name the device: {item[:9]}xH100, for example; `meshwright gpus list` names all"
-        return
     found = _DEVICE_FIRST.fullmatch(item) or _COUNT_FIRST.fullmatch(item)
-    name, count = (found["device"], found["count"]) if found else (item, "1")
+    if _is_device(item, lookup):  # RTX4090 is no 4,090 devices
+        yield f"say how many: 1x{item}, for example"
+    elif item.isdecimal():
+        yield f"name the device: {item[:9]}xH100, for example; `meshwright gpus list` names all"
+    elif found and _is_device(found["device"], lookup):
+        yield f"did you mean {found['count']}x{found['device']}?"
+
+
+def _is_device(name: str, lookup: DeviceLookup) -> bool:
     try:
         lookup(name)
     except MeshwrightError:
-        return
-    yield f"did you mean {count}x{name}?" if found else f"say how many: 1x{name}, for example"
+        return False
+    return True
 
 
 def _parse_item(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int]]:

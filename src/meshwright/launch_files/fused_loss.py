@@ -1,8 +1,4 @@
-"""Logits and loss in pieces, where a trainer's switch says that Liger makes them: the pieces that it makes of a job.
-
-Source: liger_kernel/ops/fused_linear_cross_entropy.py of liger-kernel 0.6 (2025): pieces of tokens so many that the
-logits of one are about as large as the head's input.
-"""
+"""Logits and loss in pieces, where a trainer's switch says that Liger makes them: the pieces that it makes of a job."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.launch_files.trainer_option_names import PIECES
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.job import Job
+from meshwright.targets.liger import pieces
 
 SWITCHES = (*PIECES, "liger_fused_linear_cross_entropy")
 """Switches of trainers' options, and Axolotl's."""
@@ -35,18 +32,6 @@ def at_once(job: Job) -> Job:
         job: the plan, with pieces or without.
     """
     return replace(job, workload=replace(job.workload, loss_tiles=1))
-
-
-def pieces(tokens: int, hidden: int, vocab: int) -> int:
-    """Pieces of the tokens of a micro-batch: ceil(T / 2^ceil(log2(ceil(T / ceil(V / h))))).
-
-    Args:
-        tokens: T, of a micro-batch on one rank.
-        hidden: h, of the model.
-        vocab: V, of the model.
-    """
-    each = -(-tokens // -(-vocab // hidden))
-    return -(-tokens // (1 << (each - 1).bit_length()))
 
 
 def with_pieces(launch: LaunchFile, inputs: JobInputs) -> tuple[LaunchFile, JobInputs]:

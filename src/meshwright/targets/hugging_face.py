@@ -67,6 +67,7 @@ def arguments(plan: Plan, **more: Any) -> Keys:
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
+        **({"use_liger_kernel": True} if plan.workload.loss_tiles > 1 else {}),
         **more,
     }
 
@@ -140,6 +141,10 @@ def trainer_problems(
         makes: the adapters that it makes where it is asked for some.
     """
     yield from shape_problems(plan)
+    if plan.workload.loss_tiles > 1:
+        from meshwright.targets import liger  # few questions ask for pieces
+
+        yield from liger.problems(plan)
     yield from seeing.problems(plan, title, seen)
     optimizer = plan.workload.optimizer
     if plan.strategy.data.family == "fsdp" and (optimizer.endswith("-8bit") or optimizer in ("lion", "adafactor")):

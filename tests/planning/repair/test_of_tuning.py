@@ -112,3 +112,12 @@ def test_under_software_that_loads_no_base_in_4_bits_that_of_peft_is_named() -> 
     stored = [one.option for one in caught.value.repairs if "base=nf4" in one.option]
     assert stored
     assert all("--software transformers" in option for option in stored)
+
+
+def test_adapters_that_fit_no_trainers_memory_may_fit_under_unsloth(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "qwen3-14b", "--lora", "r=16,base=nf4", "--gpus", "1xRTX4060Ti-16", "--seq", "2048"]
+    assert main([*asked, "--json"]) != 0
+    repairs = json.loads(capsys.readouterr().out)["repairs"]
+    (option,) = (one["option"] for one in repairs if one["option"].startswith("--software"))
+    assert option == "--software unsloth --loss-tiles 4"
+    assert main([*asked, *option.split(), "--json"]) == 0

@@ -21,7 +21,7 @@ from meshwright.targets import TARGETS
 def launched(repairs: Iterable[JobRepair]) -> tuple[JobRepair, ...]:
     """Repairs that a framework runs, freed pins, and what nobody asked for; all of them where none is left.
 
-    Tiles of the loss and of MLPs are no change that anybody runs: no framework has them beside its other settings.
+    Tiles that no framework makes are no change that anybody runs: of MLPs none has them beside its other settings.
 
     Args:
         repairs: each with those that run it.
@@ -31,10 +31,10 @@ def launched(repairs: Iterable[JobRepair]) -> tuple[JobRepair, ...]:
 
 
 def _may_be_run(repair: JobRepair) -> bool:
-    """Whether another plan with the change may be run, or what the user pinned is in the way."""
+    """Whether another plan with the change may be run, or what the user stated or is told to state decides that."""
     workload = repair.found.job.workload if repair.found is not None else None
     tiled = workload is not None and max(workload.loss_tiles, workload.mlp_tiles) > 1
-    return repair.option.startswith("free ") or (repair.run_by is None and not tiled)
+    return repair.option.startswith(("free ", "--software ")) or (repair.run_by is None and not tiled)
 
 
 def as_run(repair: JobRepair) -> JobRepair:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from meshwright.errors import UnsupportedError
 from meshwright.formats.cluster import node_group
@@ -14,13 +15,14 @@ from meshwright.library.devices import larger_devices
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.question.batch import usual_tokens
-from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, job_repair
+from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, costing, job_repair
 from meshwright.planning.repair.leanest import Leanest
-from meshwright.planning.repair.of_offload import larger_host, offload_repairs
-from meshwright.planning.repair.of_tiles import in_tiles
-from meshwright.planning.repair.of_tuning import Otherwise, lighter
+from meshwright.planning.repair.of_offload import larger_host, offload_repairs, with_offload
+from meshwright.planning.repair.of_tiles import in_pieces_beside_adapters, in_tiles, pieces_option
+from meshwright.planning.repair.of_tuning import Otherwise, lighter, under_unsloth
 from meshwright.planning.repair.trained import trained_by_some
 from meshwright.planning.run_by import few, run_by
+from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
@@ -56,10 +58,10 @@ def repairs_of_job(
     yield from _without_pins(model, cluster, workload, freed)
     yield from larger_host(model, cluster, workload, space_for)
     yield from offload_repairs(model, cluster, workload, space_for)
-    tiled = in_tiles(tried, model, cluster, workload)
-    if tiled is not None:
-        option, text, found = tiled
-        yield job_repair(option, text, found)
+    tiled = [] if software_given else [*_by_liger(otherwise, cluster, workload)]
+    yield from tiled or _in_tiles(tried, model, cluster, workload)
+    if not software_given:
+        yield from _by_unsloth(model, cluster, workload, space_for)
     run = model.lora is not None  # trainers have more devices in other ways than kernels alone would
     more = [*_more_devices(model, cluster, workload, space_for, run=run)]
     more = more or [*_more_devices(model, cluster, workload, space_for)]
@@ -84,6 +86,37 @@ def _without_pins(
             said = ", ".join(f"{axis}={'|'.join(map(str, values))}" for axis, values in pins)
             many = "pins" if len(pins) > 1 else "pin"
             yield job_repair(f"free the {many} {said}", "the search chooses", found)
+            return
+
+
+def _in_tiles(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Repairs:
+    """Logits, and if need be feed-forward parts, in pieces."""
+    tiled = in_tiles(tried, model, cluster, workload)
+    if tiled is not None:
+        yield job_repair(*tiled)
+
+
+def _by_liger(otherwise: Otherwise, cluster: ClusterSpec, workload: Workload) -> Repairs:
+    """Adapters as PEFT makes them, with logits and loss in Liger's pieces."""
+    step = in_pieces_beside_adapters(otherwise.model, workload)
+    if step is None or not few(cluster):
+        return
+    trained = trained_by_some(otherwise.space_for, otherwise.model, step)
+
+    def of_whole_heads(part: ClusterSpec) -> Space:
+        space = trained(part)
+        return space if space.pinned("tp") else replace(space, pins=(*space.pins, ("tp", (1,))))
+
+    if (found := best_plan(otherwise.model, cluster, step, of_whole_heads)) is not None:
+        yield job_repair(*pieces_option(step), found)
+
+
+def _by_unsloth(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+    """The same job under Unsloth, for which no files are written: nobody is asked who runs it."""
+    for option, text, away, step in under_unsloth(model, cluster, workload):
+        found = best_plan(model, cluster, step, partial(with_offload, space_for, away) if away else space_for)
+        if found is not None:
+            yield costing(found, option=option, text=text)
             return
 
 

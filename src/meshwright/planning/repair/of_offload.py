@@ -46,7 +46,7 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
                 continue
             if any(host_problems(away, group)) or any(update_problems(away, workload)):
                 continue
-            found = best_plan(model, cluster, workload, partial(_with_offload, space_for, token))
+            found = best_plan(model, cluster, workload, partial(with_offload, space_for, token))
             if found and _host_bytes(found.estimate, group) <= MOST_HOST_BYTES:
                 tried.append((token, found))
                 if cluster.devices > MOST_TRIED_DEVICES:
@@ -69,7 +69,7 @@ def larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
     for token in asked:
         if any(host_problems(offload_of(token), group)) or any(update_problems(offload_of(token), workload)):
             continue
-        found = best_plan(model, roomy, workload, partial(_with_offload, space_for, token))
+        found = best_plan(model, roomy, workload, partial(with_offload, space_for, token))
         if found and group.host.memory_bytes < _host_bytes(found.estimate, group) <= MOST_HOST_BYTES:
             tried.append((token, found))
     if tried:
@@ -78,7 +78,7 @@ def larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
         yield job_repair(f"--host-ram {size}GB", f"{offload_text(token)}, which takes so much", best)
 
 
-def _with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
+def with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
     """The space of a part with one value of what is away."""
     own = space_for(part)
     return replace(own, pins=(*(pin for pin in own.pins if pin[0] != "offload"), ("offload", (token,))))

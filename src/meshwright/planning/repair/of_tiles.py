@@ -8,15 +8,20 @@ from typing import Any
 
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.axes.offload import offload_text, spelled
+from meshwright.planning.for_target import software_of
 from meshwright.planning.repair.job_repair import FittingPlan, fitting
 from meshwright.planning.repair.leanest import Leanest, priced_row
+from meshwright.planning.repair.of_tuning import USUAL_TRAINER
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import offload_of
+from meshwright.specs.row import PlanRow, offload_of
 from meshwright.specs.workload import Workload
+from meshwright.targets import TARGETS
+from meshwright.targets.liger import FAMILIES, pieces
 
 TILED = ("loss_tiles", "mlp_tiles")
+_TILED_PARTS = {"loss_tiles": "logits and loss", "mlp_tiles": "feed-forward parts"}
 TILES = 16
 """Pieces of a micro-batch's tokens: a sixteenth of the logits is little beside what else a device holds."""
 STEPS = ((TILED[:1], ""), (TILED, ""), (TILED, "o"), (TILED, "aog"))
@@ -39,26 +44,57 @@ def in_tiles(
     """
     tried = [lean for lean in tried if _weights_fit(lean)]
     for names, away in STEPS:
-        tiles: dict[str, Any] = {name: TILES for name in names if getattr(workload, name) < TILES}
-        if not tried or not tiles or (away and _cannot_leave(away, cluster, workload)):
+        if away and _cannot_leave(away, cluster, workload):
             continue
-        other = replace(workload, **tiles)
-        rows = [
-            priced_row(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried
-        ]
-        fits = [lean for lean in rows if lean and lean.estimate.fits != "no"]
+        fits = []
+        for lean in tried:
+            row = replace(lean.row, offload=away or lean.row.offload)
+            tiles = _more_tiles(names, row, model, workload)
+            other = replace(workload, **tiles)
+            priced = priced_row(row, model, cluster, other) if tiles else None
+            if priced is not None and priced.estimate.fits != "no":
+                fits.append((priced, tiles, other))
         if not fits:
             continue
-        least = min(fits, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
+        least, tiles, other = min(fits, key=lambda one: (one[0].estimate.fits != "yes", one[0].estimate.step_time_s))
         space = Space(pins=(("offload", (least.row.offload,)),))
         best = fitting(least.row, least.estimate, model, cluster, other, space)
         option = " ".join(f"--{name.replace('_', '-')} {count}" for name, count in tiles.items())
-        what = "logits and loss" if len(names) == 1 else "logits, loss and feed-forward parts"
-        text = f"{what} in {TILES} pieces"
+        text = ", ".join(f"{_TILED_PARTS[name]} in {count} pieces" for name, count in tiles.items())
         if away:
             return f"{option} {spelled(away)}", f"{text}, {offload_text(away)}", best
         return option, text, best
     return None
+
+
+def in_pieces_beside_adapters(model: ModelSpec, workload: Workload) -> Workload | None:
+    """The step of adapters under the trainer of the transformers library, whose switch has Liger make the loss.
+
+    Args:
+        model: trained as it is asked for.
+        workload: the step, under any framework.
+
+    Returns:
+        None where all weights are trained, or Liger has not the model's class or makes no more pieces than there are.
+    """
+    lora = model.lora
+    count = pieces(workload.seq_len, model.hidden, model.vocab)
+    if lora is None or model.family not in FAMILIES or count <= workload.loss_tiles:
+        return None
+    return replace(workload, software=software_of(TARGETS[USUAL_TRAINER], lora.base), loss_tiles=count)
+
+
+def pieces_option(workload: Workload) -> tuple[str, str]:
+    """What to say for a step whose logits are made in pieces, and what it means."""
+    return f"--loss-tiles {workload.loss_tiles}", f"{_TILED_PARTS['loss_tiles']} in {workload.loss_tiles} pieces"
+
+
+def _more_tiles(names: tuple[str, ...], row: PlanRow, model: ModelSpec, workload: Workload) -> dict[str, Any]:
+    """Pieces of the parts that are in fewer: of the loss as many as Liger makes, where it has the model's class."""
+    tokens = max(1, row.mbs * workload.seq_len // row.cp_degree)
+    loss = pieces(tokens, model.hidden, model.vocab) if model.family in FAMILIES and row.tp == 1 else TILES
+    most = {"loss_tiles": loss, "mlp_tiles": TILES}
+    return {name: most[name] for name in names if getattr(workload, name) < most[name]}
 
 
 def _weights_fit(lean: Leanest) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.ops.counts import adapter_parameters
+from meshwright.planning.axes.offload import offload_text, spelled
 from meshwright.planning.for_target import software_of
 from meshwright.planning.one_kind import SpaceFor
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.software import DEFAULT_SOFTWARE, PEFT_SOFTWARE, usual_software
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, Lora, Tuning
@@ -19,6 +21,10 @@ USUAL_RANK = 16
 """Rank of most published recipes: torchtune, axolotl, Unsloth, MLPerf."""
 SMALLEST_BASE = "nf4"
 USUAL_TRAINER = "accelerate"
+UNSLOTH = "unsloth"
+UNSLOTH_STEPS = ((4, ""), (64, "a"))
+"""Pieces of the loss, of which it makes as many as free memory asks for, at least 4 (unsloth_zoo 2026.10.9,
+fused_losses/cross_entropy_loss.py); and what lies in host memory: the checkpoints of its layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,34 @@ def lighter(
         # Of the framework that was stated no trainer may store weights so.
         option = f"--lora {lora_option(stored)} --software {PEFT_SOFTWARE}"
         yield option, f"{text} under {PEFT_SOFTWARE}", tuned, replace(step, software=PEFT_SOFTWARE)
+
+
+def under_unsloth(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> Iterator[tuple[str, str, str, Workload]]:
+    """Steps as Unsloth makes them, which hold less of tables, head and logits: the one that is nearest first.
+
+    Args:
+        model: trained as it is asked for.
+        cluster: of one kind of device.
+        workload: the step.
+
+    Returns:
+        What to say, what it means, what lies in host memory, and the step; none of what it is not known to train: all
+        but adapters on dense text models on one GPU.
+    """
+    lora, device = model.lora, cluster.groups[0].device
+    known = lora is not None and not lora.dora and lora.base in (None, SMALLEST_BASE)
+    if not known or cluster.devices > 1 or device.vendor != "NVIDIA" or model.is_moe or model.beside_decoder:
+        return
+    for pieces, away in UNSLOTH_STEPS:
+        tiles = max(workload.loss_tiles, pieces)
+        more = "" if workload.loss_tiles == tiles else f" --loss-tiles {tiles}"
+        text = "as Unsloth trains, in a script of your own: the base as it is loaded, logits in pieces"
+        step = replace(workload, software=UNSLOTH, loss_tiles=tiles)
+        if away:
+            more, text = f"{more} {spelled(away)}", f"{text}, {offload_text(away)}"
+        yield f"--software {UNSLOTH}{more}", text, away, step
 
 
 def lora_option(lora: Lora) -> str:

@@ -233,7 +233,8 @@ def _trainer(facts: Mapping[str, Any]) -> str:
         said = f"the best of those that run on {software}, as stated; {others}"
     else:
         said = f"with the best plan of {facts['trainers']} trainers"
-        said += f", all priced with the kernels and memory of {software}, as stated" if software else ""
+        if software:
+            said += f", all priced with the kernels and memory of {software}, as stated, for which no files are written"
     return f"trainer: {facts['title']}, {said}; --target NAME asks another"
 
 

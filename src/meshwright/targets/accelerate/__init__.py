@@ -34,6 +34,7 @@ SAYS = (
         ),
         "optimizer": hugging_face.BATCHES,
         "attention_kernel": ANY,
+        "loss_tiles": ANY,
         "tuning": ANY,
         "precision": only("bf16", "fp16", "fp32", "bf16 reduce=bf16"),
     }

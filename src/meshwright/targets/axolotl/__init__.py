@@ -22,6 +22,8 @@ DATASETS = [{"path": "data.jsonl", "type": "completion"}]
 """Texts to train on: the command line takes no list of data sets."""
 CONVERSATIONS = [{"path": "data.jsonl", "type": "chat_template"}]
 """Conversations with images, for models that see."""
+_IN_PIECES = {"plugins": ["axolotl.integrations.liger.LigerPlugin"], "liger_fused_linear_cross_entropy": True}
+"""Logits and loss in pieces: integrations/liger/args.py of axolotl 0.19.0."""
 _TEMPLATES = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2_vl"),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), "qwen3_5"),
@@ -126,6 +128,7 @@ def configuration(plan: Plan) -> Keys:
         "attn_implementation": _attention(plan),
         "optimizer": hugging_face.OPTIMIZERS[plan.workload.optimizer],
         **fine_tuning.dtype_keys(plan),
+        **(_IN_PIECES if plan.workload.loss_tiles > 1 else {}),
         "learning_rate": 1e-4,
         "max_steps": 20,
         "output_dir": "out",

@@ -36,6 +36,7 @@ SAYS = (
         "offload.tier": ANY,
         "optimizer": hugging_face.BATCHES,
         "attention_kernel": ANY,
+        "loss_tiles": ANY,
         "tuning": ANY,
         "precision": only("bf16", "fp16", "fp32"),
     }

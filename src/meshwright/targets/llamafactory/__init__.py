@@ -28,7 +28,7 @@ CONFIG = "train.yaml"
 _OF_DEEPSPEED = (
     *("dp", "data.zero", "data.overlap", "data.secondary_shard", "data.gather_dtype", "data.reduce_dtype"),
     *("offload.optimizer", "offload.gradients", "offload.weights", "offload.tier"),
-    *("recompute.kind", "optimizer", "attention_kernel", "tuning"),
+    *("recompute.kind", "optimizer", "attention_kernel", "loss_tiles", "tuning"),
 )
 SAYS = {name: deepspeed.SAYS[name] for name in (*_OF_DEEPSPEED, *seeing.BESIDE)} | {
     "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED)
@@ -64,6 +64,7 @@ def configuration(plan: Plan) -> Keys:
             if fine_tuning.copies_as_loaded(plan)
             else {**fine_tuning.dtype_keys(plan), "deepspeed": deepspeed.CONFIG}
         ),
+        **({"enable_liger_kernel": True} if plan.workload.loss_tiles > 1 else {}),
         "max_steps": 20,
         "output_dir": "out",
     }
