@@ -52,6 +52,7 @@ def test_the_largest_remainder_takes_what_is_missing() -> None:
         (usd(1203.7), "1,204 USD"),
         (slower(0.21), "21% slower"),
         (slower(-0.032), "3.2% faster"),
+        (slower(0.0), "the same time"),
     ],
 )
 def test_a_quantity_is_written_in_one_way(text: str, expected: str) -> None:

@@ -178,7 +178,9 @@ def signed_percent(ratio: float) -> str:
 
 
 def slower(ratio: float) -> str:
-    """A relative difference of times: `21% slower`, `3.2% faster`, `3.4x as slow`."""
+    """A relative difference of times: `21% slower`, `3.2% faster`, `3.4x as slow`, `the same time`."""
+    if ratio == 0:
+        return "the same time"
     if ratio > 1:
         return f"{significant(1 + ratio, 2)}x as slow"
     return f"{percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'}"
