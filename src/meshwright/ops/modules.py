@@ -110,9 +110,11 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
         fused = Module(NAMES[op.name], op.outputs, single=False)
         return Module(first, tuple(together)), Module(second, (last,)), fused
     if op.name == "qkv" and len(op.outputs) > 1:
-        # Gates are made with the queries; keys that are values too have no product of their own for these.
+        # Wide gates are made with the queries, one a head is not; keys that are values too have no product for these.
         (heads, width), (kv_heads, both), *gates = op.outputs
-        parts = [("q_proj", ((heads, width), *gates)), ("k_proj", ((kv_heads, min(width, both)),))]
+        wide = tuple(gate for gate in gates if gate[1] > 1)
+        parts = [("q_proj", ((heads, width), *wide)), ("k_proj", ((kv_heads, min(width, both)),))]
+        parts += [("g_proj", (gate,)) for gate in gates if gate[1] == 1]
         if both > width:
             parts.append(("v_proj", ((kv_heads, both - width),)))
         return (*(Module((name,), own) for name, own in parts), Module(NAMES["qkv"], op.outputs, single=False))
@@ -129,7 +131,9 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
     if op.name.endswith(" mixing"):
         # Of copies of the residual stream: parameters of a class, and no linear layers of it.
         return (Module((re.sub(r"[^a-z0-9]+", "_", op.name.lower()),), op.outputs, single=False),)
-    return (Module((*NAMES.get(op.name, ()), re.sub(r"[^a-z0-9]+", "_", op.name.lower())), op.outputs),)
+    called = (*NAMES.get(op.name, ()), re.sub(r"[^a-z0-9]+", "_", op.name.lower()))
+    # Classes have one projection for the inputs of all layers: as an adapter a layer it would be counted many times.
+    return (Module(called, op.outputs, single=op.name != "mlp per-layer projection"),)
 
 
 def part_of(op: Op) -> str:

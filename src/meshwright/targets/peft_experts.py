@@ -32,8 +32,9 @@ CONVERTED = {
 }
 """What the matrices of an expert were called where PEFT takes these names for the parameters: gate, up, down."""
 _PARAMETERS = (
-    *("aria", "axk1", "deepseek_v4", "flint", "gemma4", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid"),
-    *("hy_v3", "jamba", "kimi_k25", "kimi_linear", "kolibri1", "laguna", "llama4", "longcat_flash", "mimo_v2"),
+    *("aria", "axk1", "axk2", "bailing_hybrid", "deepseek_v4", "flint", "gemma4", "glm5_next", "gpt_oss"),
+    *("granitemoe", "granitemoe_swa", "granitemoehybrid", "hy_v3", "hy_v4", "jamba", "kimi_k25", "kimi_linear"),
+    *("kolibri1", "laguna", "lfm2_moe", "llama4", "longcat_flash", "mimo_v2"),
     *("minimax_m3", "mistral4", "nemotron_h", "phimoe", "qwen2_moe", "qwen3_5_moe", "qwen3_vl_moe", "step3p5"),
 )
 """Other classes whose experts are parameters, by the family of the model, or the class that sees."""
@@ -43,9 +44,12 @@ _NO_MAMBA_OUT = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Classes of whose `out_proj` PEFT makes an error."""
 _HOLDS_NONE = "longcat_flash"
 """A class whose parameters hold rows of choices that compute nothing, with adapters on these, too."""
+_FUSED_SHARED = ("granitemoe", "granitemoehybrid")
+"""Classes whose shared MLP has gate and up in one module."""
 GATE_UP, DOWN, ROUTER = "experts.gate_up_proj", "experts.down_proj", "router.gate"
 _NO_EXPERTS = "-experts.*"
-_ADDED = (_NO_EXPERTS, "-gate_proj", "-up_proj", "-down_proj", "router.router")
+_SHARED = "-mlp.gate_proj", "-mlp.up_proj", "mlp.linear_fc1"
+_ADDED = (_NO_EXPERTS, "-gate_proj", "-up_proj", "-down_proj", "router.router", *_SHARED)
 """Targets that say what PEFT finds and leaves out, which nobody gives it."""
 
 
@@ -124,7 +128,8 @@ def _made(model: ModelSpec, lora: Lora, *, listed: bool) -> Lora:
     every, old = ALL_LINEAR in lora.targets, CONVERTED.get(class_of(model), ())
     router = ("router.router",) if class_of(model) in _LINEAR_ROUTERS else ()
     if every and (not old or (listed and not _has_dense(model))):
-        return replace(lora, targets=(*lora.targets, _NO_EXPERTS, *router))
+        shared = _SHARED if class_of(model) in _FUSED_SHARED else ()
+        return replace(lora, targets=(*lora.targets, _NO_EXPERTS, *router, *shared))
     if not old:
         finds = any(part_of(op) == "experts" for op, _ in _adapted(model, replace(lora, parameters=())))
         return replace(lora, targets=(*lora.targets, _NO_EXPERTS)) if finds else lora

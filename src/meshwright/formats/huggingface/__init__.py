@@ -36,7 +36,7 @@ FAMILIES: dict[str, str] = {
     "axk1": "moe.axk1",
     "axk2": "moe.axk2",
     "baichuan": "dense.baichuan",
-    "bailing_hybrid": "moe.bailing_moe",
+    "bailing_hybrid": "moe.bailing_hybrid",
     "bailing_moe": "moe.bailing_moe",
     "bailing_moe_linear": "moe.bailing_moe",
     "bailing_moe_v2": "moe.bailing_moe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
@@ -105,12 +106,14 @@ def _bailing(fields: Fields) -> Mapping[str, object]:
 
 
 bailing_moe = Family(
-    title="Ling and Ring (Bailing MoE 1 to 3)",
+    title="Ling and Ring (Bailing MoE 1 to 2.5)",
     source="configuration and modelling files of inclusionAI's Ling-lite, Ling-mini-2.0 and Ring-V2.5",
     fixed={"expert_width_stated": True},
     sparse=True,
     rule=_bailing,
 )
+bailing_hybrid = replace(bailing_moe, title="Ling 3")
+"""Its class is in transformers; those of the others come with their weights."""
 dots1 = Family(
     title="dots.llm1",
     fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"},
