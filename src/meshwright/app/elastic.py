@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from meshwright.app.profile import assumed_device
@@ -26,7 +26,7 @@ from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
     from meshwright.runtime.timings import Machine
-    from meshwright.runtime.training.mixed import MixedTraining
+    from meshwright.runtime.training.job import JobTraining
     from meshwright.runtime.training.planned import PlannedTraining
     from meshwright.runtime.training.run import Training
 
@@ -51,10 +51,10 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
     Raises:
         InfeasibleError: no plan of this batch fits.
     """
-    from meshwright.runtime.training.mixed import MixedTraining
+    from meshwright.runtime.training.job import JobTraining
     from meshwright.runtime.training.run import Training
 
-    if isinstance(training, MixedTraining):
+    if isinstance(training, JobTraining):
         return _mixed_on(training, lost)
     assert isinstance(training, Training)
     job, before = _job(training, machine), training.row
@@ -85,35 +85,37 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
     return replace(training, row=row, stage_layers=stage_layers)
 
 
-def _mixed_on(training: MixedTraining, lost: Sequence[int]) -> MixedTraining:
+def _mixed_on(training: JobTraining, lost: Sequence[int]) -> JobTraining:
     """A plan on several kinds again, for the cluster without the devices of lost workers; it may leave more idle."""
     if not lost:
         return training
     job = training.job
-    workers = [worker for pipeline in job.plan.pipelines for worker in pipeline.workers]
-    gone = ",".join(f"{first}-{last}" for mesh in sorted(set(lost)) for first, last in workers[mesh].devices)
+    gone = sorted(number for mesh in set(lost) for number in training.mesh_devices[mesh])
     try:
-        moves = replan(job, lost=gone, top=TRIED).moves
+        moves = replan(job, lost=",".join(map(str, gone)), top=TRIED).moves
     except InfeasibleError as error:
         raise _no_plan(job, error.problems[0].what) from None
     for move in moves:
         again = replace(move.plan.job, name=None)
-        if isinstance(again, Job) and again.plan.devices and _mixed_runs(again, training):
-            return replace(training, job=again, name=planned_title(again))
+        if isinstance(again, Job) and again.plan.devices and (found := _mixed_for(again, training)):
+            return found
     raise _no_plan(job, "none of the plans runs here")
 
 
-def _mixed_runs(job: Job, training: MixedTraining) -> bool:
+def _mixed_for(job: Job, before: JobTraining) -> JobTraining | None:
+    """The same training under the plan of a job; None where that does not run here."""
+    from meshwright.runtime.training.job import JobTraining
+    from meshwright.runtime.training.of_job import job_training
+
+    settings = {one.name: getattr(before, one.name) for one in fields(JobTraining)}
     try:
-        check_plan_runs(job.plan, training.seq_len)
-        if job.plan.joint_ranks:
-            return False  # the state of a checkpoint has other parts
+        check_plan_runs(job.plan, before.seq_len)
         for pipeline in job.plan.pipelines:
             model_form(job.plan, pipeline)
+        found = job_training(**settings | {"job": job, "name": planned_title(job)})
     except MeshwrightError:
-        return False
-    workers = (worker for pipeline in job.plan.pipelines for worker in pipeline.workers)
-    return all(worker.num_devices % training.hosts_per_mesh == 0 for worker in workers)
+        return None
+    return None if any(size % found.hosts_per_mesh for size in found.mesh_sizes) else found
 
 
 def _no_plan(job: Job, why: str) -> InfeasibleError:

@@ -186,10 +186,6 @@ def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraini
     from meshwright.runtime.training.ranks import RankTraining
     from meshwright.runtime.training.versioned import VersionedTraining
 
-    if request.elastic and isinstance(training, JointTraining):
-        why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
-        what = f"--elastic with {inputs.title}, states over all ranks"
-        raise UnsupportedError(what=what, why=why, fix="leave --elastic out", field="elastic", code="MW411")
     if request.elastic and isinstance(training, VersionedTraining):
         why = "the plan for fewer devices may drain its pipeline, which changes the updates"
         what = f"--elastic with {inputs.title}, without a flush"

@@ -72,7 +72,7 @@ class RunInputs:
         Args:
             options: where it runs.
         """
-        from meshwright.runtime.training.mixed import MixedTraining
+        from meshwright.runtime.training.of_job import job_training
         from meshwright.runtime.training.run import Training
 
         shared: dict[str, Any] = {
@@ -102,11 +102,7 @@ class RunInputs:
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None
-        if self.job.plan.joint_ranks:
-            from meshwright.runtime.training.joint import JointTraining
-
-            return JointTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
-        return MixedTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
+        return job_training(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
 
 
 def _named(worker_devices: str) -> str | tuple[str, ...]:

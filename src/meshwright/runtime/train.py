@@ -192,8 +192,8 @@ def _begin(training: PlannedTraining, folder: Path | None) -> tuple[Any, int]:
     """State and number of steps so far: those of the checkpoint, where there is one."""
     if folder is None or last_checkpoint(folder) is None:
         return training.initial(), 0
-    state = restore_checkpoint(folder, like=jax.eval_shape(training.initial))
-    return state, int(state["step"]) // training.updates_per_step
+    saved = restore_checkpoint(folder, like=jax.eval_shape(lambda: training.saved(training.initial())))
+    return training.resumed(saved), int(saved["step"]) // training.updates_per_step
 
 
 def _go_on(now: Trained, steps: Steps, on_step: Callable[[int, float, float, ParallelizedStep], None]) -> None:
@@ -217,4 +217,4 @@ def _go_on(now: Trained, steps: Steps, on_step: Callable[[int, float, float, Par
 
 def _save(now: Trained, steps: Steps) -> None:
     if steps.folder is not None:
-        save_checkpoint(steps.folder, now.state)
+        save_checkpoint(steps.folder, now.training.saved(now.state))

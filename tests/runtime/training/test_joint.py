@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
+from meshwright.app.elastic import training_on
 from meshwright.errors import UnsupportedError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.mixed_plan import check_plan_runs
 from meshwright.runtime.parity import StepsOutcome, parity_of, run_alone, run_parallel
+from meshwright.runtime.timings import Machine
+from meshwright.runtime.train import Recovery, Steps, train
 from meshwright.runtime.training.joint import JointTraining, samples_by_rank
 from meshwright.specs import Workload
 from meshwright.specs.job import Job
@@ -25,6 +34,7 @@ from tests.virtual_devices import eight_devices
 
 eight_devices()
 MODEL, LENGTH, STEPS = scaled_model(TINY["llama-tiny"], layers=2), 8, 3
+MACHINE = Machine(kind="cpu", platform="cpu", devices=8, memory_bytes=4e9, units=8)
 
 
 def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 1) -> ExecutionPlan:
@@ -63,6 +73,47 @@ def test_unequal_shares_compute_what_one_device_does(zero: int, *, reshard: bool
     assert parity.holds, (parity.loss, parity.gradient, parity.weight)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_workers_of_each_kind_share_the_mesh_of_all_ranks(hosts: int) -> None:
+    with jax_precision("fp64"):
+        training = training_of(joint(3), backend="processes", hosts_per_mesh=hosts)
+        assert training.mesh_devices == ((0, 1), (2, 3), (4, 5))
+        parity = parity_of(run_parallel(training, jax.devices(), STEPS), alone(3), "fp64")
+    assert parity.holds, (parity.loss, parity.gradient, parity.weight)
+
+
+def test_a_kind_that_is_lost_is_planned_away_and_the_run_goes_on(tmp_path: Path) -> None:
+    """The worker of both A100-80 dies behind the second step, of which there is no checkpoint yet."""
+    here, there = training_of(joint(2)), training_of(joint(2), backend="processes")
+    losses: dict[int, float] = {}
+    recoveries: list[Recovery] = []
+
+    def on_step(number: int, loss: float, seconds: float, step: Any) -> None:
+        if number == 1 and number not in losses:
+            os.kill(step.ranks.runtime.crew.pids()[2], signal.SIGKILL)
+        losses[number] = loss
+
+    steps = Steps(count=4, folder=tmp_path / "state", every=1, plan_again=partial(training_on, machine=MACHINE))
+    train(there, jax.devices(), steps, on_step=on_step, on_recovery=recoveries.append).step.close()
+    (recovery,) = recoveries
+    assert {group.device.name for group in recovery.training.job.cluster.groups} == {"H100"}
+    assert recovery.devices == 6
+    undisturbed = run_alone(here, 4).losses
+    assert [losses[number] for number in range(4)] == pytest.approx(list(undisturbed), rel=1e-5)
+
+
+def test_a_checkpoint_is_of_whole_states_whatever_the_plan(tmp_path: Path) -> None:
+    count = Steps(count=1, folder=tmp_path / "state", every=1)
+    train(training_of(joint(3)), jax.devices(), count, on_step=lambda *done: None)
+    more = train(training_of(joint(1)), jax.devices(), replace(count, count=2), on_step=lambda *done: None)
+    assert more.number == 2
+    ended = jax.tree.leaves(more.training.saved(more.state)["weights"])
+    expected = jax.tree.leaves(run_alone(training_of(joint(1)), 2).weights)
+    for one, other in zip(ended, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_every_sample_is_dealt_to_one_rank() -> None:
     ranks = training_of(joint(3)).ranks
     dealt = samples_by_rank(ranks).reshape(6, 2, 3)
@@ -86,6 +137,8 @@ def test_what_does_not_run_is_refused_with_a_remedy() -> None:
     with pytest.raises(UnsupportedError, match="cp 2 with states over all ranks") as error:
         check_plan_runs(joint(3, cp=2), LENGTH)
     assert "--pin cp=1" in error.value.problems[0].fix
+    with pytest.raises(UnsupportedError, match="emulated devices do not run with backend processes"):
+        training_of(joint(3), backend="processes", emulate=1.0)
     with pytest.raises(UnsupportedError, match="fp16"):
         training_of(joint(3), compute="float16")
 

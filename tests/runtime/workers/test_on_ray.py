@@ -17,12 +17,15 @@ import meshwright as mw
 from meshwright.compiler.instructions import Op
 from meshwright.errors import LostError
 from meshwright.ray_cluster import HERE, connect, ray_module
+from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.workers.on_ray import RayCrew
 from tests.runtime.small import batch, initial, step
 from tests.runtime.test_auto_elsewhere import check, two_stages
 from tests.runtime.test_collectives import clipped, states
 from tests.runtime.test_versions import batch as samples
 from tests.runtime.test_versions import loss
+from tests.runtime.training.test_joint import joint, training_of
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -102,6 +105,13 @@ def test_two_actors_share_a_mesh(cluster: None) -> None:
             np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=1e-6)
     finally:
         there.close()
+
+
+def test_actors_of_unlike_kinds_share_the_mesh_of_all_ranks_in_64_bits(cluster: None) -> None:
+    with jax_precision("fp64"):
+        here, there = (training_of(joint(3), backend=backend) for backend in ("local", "ray"))
+        parity = parity_of(run_parallel(there, jax.devices(), 2), run_alone(here, 2), "fp64")
+    assert parity.holds, (parity.loss, parity.gradient, parity.weight)
 
 
 def test_actors_run_what_was_planned(cluster: None) -> None:

@@ -122,6 +122,26 @@ class JointStep(ShardedStep):
         after = {"weights": weights, "moments": moments, "step": state["step"] + 1}
         return after, jax.lax.psum(loss, EVERY), jax.tree.map(self._all, gradients)
 
+    def joined(self, state: State) -> State:
+        """A state with all weights and moments whole.
+
+        Args:
+            state: as `initial` makes it.
+        """
+        weights = self.whole(state["weights"]) if self.zero == 3 else state["weights"]
+        moments = {name: self.whole(parts) for name, parts in state["moments"].items()}
+        return {"weights": weights, "moments": moments, "step": state["step"]}
+
+    def parted(self, state: State) -> State:
+        """The other way round.
+
+        Args:
+            state: as `joined` makes it.
+        """
+        weights = self.cut(state["weights"]) if self.zero == 3 else state["weights"]
+        moments = {name: self.cut(whole) for name, whole in state["moments"].items()}
+        return {"weights": weights, "moments": moments, "step": state["step"]}
+
     def whole(self, parts: Any) -> Any:
         """What all ranks hold in parts, as one.
 
@@ -207,14 +227,7 @@ def of_whole(
     """
 
     def alone(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-        weights = ranks.whole(state["weights"]) if ranks.zero == 3 else state["weights"]
-        moments = {name: ranks.whole(parts) for name, parts in state["moments"].items()}
-        after, loss, gradients = step({"weights": weights, "moments": moments, "step": state["step"]}, batch)
-        back = {
-            "weights": ranks.cut(after["weights"]) if ranks.zero == 3 else after["weights"],
-            "moments": {name: ranks.cut(whole) for name, whole in after["moments"].items()},
-            "step": after["step"],
-        }
-        return back, loss, ranks.cut(gradients)
+        after, loss, gradients = step(ranks.joined(state), batch)
+        return ranks.parted(after), loss, ranks.cut(gradients)
 
     return alone

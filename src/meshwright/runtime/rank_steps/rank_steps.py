@@ -241,10 +241,10 @@ class RanksOnDevices:
             mesh: of its devices, replicas x inner.
             gradients_too: whether it returns the mean gradients.
         """
-        self._rank, self._mesh, self._gradients_too = rank, mesh, gradients_too
-        self._samples = PartitionSpec((REPLICAS, INNER))
+        self._rank, self.mesh, self._gradients_too = rank, mesh, gradients_too
+        self.samples_spec = PartitionSpec((REPLICAS, INNER))
         self._hosts, self._places = rank.host, rank.placed
-        self._step = jax.jit(self._all, compiler_options=ROUNDED_AS_WRITTEN)
+        self._step = jax.jit(self.together, compiler_options=ROUNDED_AS_WRITTEN)
 
     def __call__(self, state: State, batch: Any) -> tuple[Any, ...]:
         """Run the step.
@@ -259,17 +259,31 @@ class RanksOnDevices:
             after = {name: jax.device_get(part) if name in self._hosts else part for name, part in after.items()}
         return after, *more
 
+    def specs(self, state: State) -> list[PartitionSpec]:
+        """How the leaves of a state lie on the mesh.
+
+        Args:
+            state: as `RankStep.initial` makes it, or its shapes.
+        """
+        own = self._rank.own(state)
+        return [_spec(own[name]) for name in sorted(state) for _ in jax.tree.leaves(state[name])]
+
+    def close(self) -> None:
+        """Nothing runs elsewhere."""
+
     def _jitted(self, state: State) -> Any:
         """The program; it leaves in the host's memory what came from there."""
         if not (self._hosts and self._places):
             return self._step
-        whole = NamedSharding(self._mesh, PartitionSpec())
+        whole = NamedSharding(self.mesh, PartitionSpec())
         made = ({name: self._sharding(name, axes) for name, axes in self._rank.own(state).items()}, whole, whole)
-        return jax.jit(self._all, out_shardings=made[: 2 + self._gradients_too], compiler_options=ROUNDED_AS_WRITTEN)
+        return jax.jit(
+            self.together, out_shardings=made[: 2 + self._gradients_too], compiler_options=ROUNDED_AS_WRITTEN
+        )
 
     def _sharding(self, name: str, axes: tuple[str, ...]) -> NamedSharding:
         kind = HOST if name in self._hosts and self._places else None
-        return NamedSharding(self._mesh, _spec(axes), memory_kind=kind)
+        return NamedSharding(self.mesh, _spec(axes), memory_kind=kind)
 
     def compiled_text(self, state: State, batch: Any) -> str:
         """The program as XLA has compiled it.
@@ -296,9 +310,15 @@ class RanksOnDevices:
             name: jax.device_put(state[name], self._sharding(name, axes))
             for name, axes in self._rank.own(state).items()
         }
-        return there, jax.device_put(batch, NamedSharding(self._mesh, self._samples))
+        return there, jax.device_put(batch, NamedSharding(self.mesh, self.samples_spec))
 
-    def _all(self, state: State, batch: Any) -> tuple[Any, ...]:
+    def together(self, state: State, batch: Any) -> tuple[Any, ...]:
+        """The step of all ranks, as JAX traces it.
+
+        Args:
+            state: as `RankStep.initial` makes it.
+            batch: of all ranks.
+        """
         own, whole = self._rank.own(state), PartitionSpec()
 
         def ranks(state: State, batch: Any) -> tuple[Any, ...]:
@@ -312,8 +332,8 @@ class RanksOnDevices:
         held = {name: _spec(axes) for name, axes in own.items()}
         run = jax.shard_map(
             ranks,
-            mesh=self._mesh,
-            in_specs=(held, self._samples),
+            mesh=self.mesh,
+            in_specs=(held, self.samples_spec),
             check_vma=False,
             out_specs=(held, whole, whole)[: 2 + self._gradients_too],
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.runtime.mixed_plan import samples_of
 from meshwright.runtime.training.planned import PlannedTraining
 from meshwright.specs.job import Job
+from meshwright.specs.plan import Worker
 from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.model import Model
 
@@ -39,7 +41,36 @@ class JobTraining(PlannedTraining):
         return model_of(self.spec, seq_len=self.seq_len, compute=self.compute)
 
     @property
+    @abstractmethod
+    def mesh_devices(self) -> tuple[tuple[int, ...], ...]:
+        """Of each mesh the numbers of its devices in the cluster."""
+
+    @property
+    def mesh_sizes(self) -> tuple[int, ...]:
+        """Devices of each mesh."""
+        return tuple(map(len, self.mesh_devices))
+
+    @property
+    def owned(self) -> str | tuple[str, ...]:
+        """What workers own: with "plan", the device that the plan has on each mesh."""
+        if self.worker_devices != "plan":
+            return self.worker_devices
+        names = [
+            group.device.name for group in self.job.cluster.groups for _ in range(group.nodes * group.devices_per_node)
+        ]
+        return tuple(names[devices[0]] for devices in self.mesh_devices)
+
+    @property
     def planned_step(self) -> StepTimeline:
         """One step as the planner prices it."""
         job = self.job
         return step_timeline(job.plan, job.model, job.cluster, job.workload)
+
+
+def held(worker: Worker) -> tuple[int, ...]:
+    """Numbers of the devices of a worker.
+
+    Args:
+        worker: of a plan.
+    """
+    return tuple(number for first, last in worker.devices for number in range(first, last + 1))

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import Problem, UnsupportedError
+from meshwright.runtime.backends import runtime_of
 from meshwright.runtime.devices import require_devices
 from meshwright.runtime.emulation import JointPaces, joint_paces
+from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.mixed_plan import model_form
 from meshwright.runtime.rank_steps.joint_steps import JointStep, Share, of_whole
+from meshwright.runtime.rank_steps.on_workers import RanksOnWorkers
 from meshwright.runtime.rank_steps.rank_steps import RanksOnDevices
-from meshwright.runtime.training.job import JobTraining
+from meshwright.runtime.training.job import JobTraining, held
 from meshwright.runtime.training.planned import PlannedTraining
 from meshwright.runtime.training.ranks import RankedStep
+from meshwright.runtime.workers.remote import RemoteRuntime
 from meshwright.shapes import Int
 from meshwright.specs.strategy import DataParallel
 from meshwright.zoo.decoder import Decoder
@@ -33,9 +40,11 @@ class JointTraining(JobTraining):
             raise UnsupportedError(problems, code="MW411")
 
     @property
-    def mesh_sizes(self) -> tuple[int, ...]:
-        """One mesh of all devices."""
-        return (self.job.plan.devices,)
+    def mesh_devices(self) -> tuple[tuple[int, ...], ...]:
+        """Parts of equal size, each of one kind: workers share the mesh of all ranks so."""
+        ranks = [held(worker) for pipeline in self.job.plan.pipelines for worker in pipeline.workers]
+        size = gcd(*map(len, ranks))
+        return tuple(own[first : first + size] for own in ranks for first in range(0, len(own), size))
 
     @property
     def ranks(self) -> JointStep:
@@ -78,7 +87,14 @@ class JointTraining(JobTraining):
             InputError: too few devices.
         """
         used, ranks = require_devices(self.job.plan.devices, devices), self.ranks
-        return DealtStep(ranks.on(used, gradients_too=gradients_too), samples_by_rank(ranks))
+        step = ranks.on(used, gradients_too=gradients_too)
+        there = step if self.backend == "local" else RanksOnWorkers(step, self._runtime)
+        return DealtStep(there, samples_by_rank(ranks))
+
+    def _runtime(self, program: StepProgram, mesh: Mesh) -> LocalRuntime | RemoteRuntime:
+        """What runs the program of all ranks on the workers that are asked for, of one kind each."""
+        hosts = len(self.mesh_devices) * self.hosts_per_mesh
+        return runtime_of(program, [mesh], self.backend, self.ray, self.timeout_s, hosts, self.owned)
 
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
         """The same step on one device, of the whole batch and with whole states."""
@@ -87,6 +103,23 @@ class JointTraining(JobTraining):
     def initial(self) -> State:
         """The state before the first step."""
         return self.ranks.initial(first_weights(self.plain_model(), self.seed))
+
+    def saved(self, state: State) -> State:
+        """A state as checkpoints have it, whatever the plan: weights and moments whole.
+
+        Args:
+            state: of all ranks, here or with workers.
+        """
+        here = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), state)
+        return self.ranks.joined(here)
+
+    def resumed(self, saved: State) -> State:
+        """The state of a checkpoint in parts of these ranks.
+
+        Args:
+            saved: as `saved` makes it.
+        """
+        return self.ranks.parted(saved)
 
     def _refused(self) -> Iterator[Problem]:
         if self.spec is None or self.spec.is_moe:
@@ -104,19 +137,26 @@ class JointTraining(JobTraining):
                 fix="use bf16",
                 why="an overflow on one rank would have to skip the update of all",
             )
-        if self.backend != "local" or self.hosts_per_mesh > 1:
+        if self.backend != "local" and self.emulate:
             yield Problem(
-                what=f"{self.title} does not run with backend {self.backend}",
-                field="backend",
-                why="its step is one program of all ranks",
+                what=f"emulated devices do not run with backend {self.backend}",
+                field="emulate",
+                why="ranks that hold states together rest by calls into this process",
                 fix="use local",
+            )
+        if self.mesh_sizes[0] % self.hosts_per_mesh:
+            yield Problem(
+                what=f"{self.mesh_sizes[0]} devices for hosts_per_mesh = {self.hosts_per_mesh}",
+                field="hosts_per_mesh",
+                why="workers have as many devices each, all of one kind",
+                fix="hosts_per_mesh=1",
             )
 
 
 class DealtStep(RankedStep):
     """One program of all ranks, whose samples are dealt out before it runs."""
 
-    def __init__(self, step: RanksOnDevices, places: Int[np.ndarray, " dealt"]) -> None:
+    def __init__(self, step: RanksOnDevices | RanksOnWorkers, places: Int[np.ndarray, " dealt"]) -> None:
         """Nothing is compiled before the first call.
 
         Args:

@@ -12,7 +12,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.runtime.emulation import emulated_paces
 from meshwright.runtime.mixed_plan import model_form, pipeline_set
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.training.job import JobTraining
+from meshwright.runtime.training.job import JobTraining, held
 from meshwright.specs.plan import Pipeline
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
@@ -24,9 +24,9 @@ class MixedTraining(JobTraining):
     """A plan on devices of several kinds, or of pipelines that differ."""
 
     @property
-    def mesh_sizes(self) -> tuple[int, ...]:
-        """Devices of every worker, pipeline after pipeline."""
-        return tuple(worker.num_devices for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
+    def mesh_devices(self) -> tuple[tuple[int, ...], ...]:
+        """Those of every worker, pipeline after pipeline."""
+        return tuple(held(worker) for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
 
     def model(self, pipeline: Pipeline) -> Model:
         """The model as a pipeline runs it.
@@ -41,16 +41,6 @@ class MixedTraining(JobTraining):
     @property
     def _paces(self) -> Callable[[StepProgram], list[list[float]]] | None:
         return partial(emulated_paces, self.planned_step, scale=self.emulate) if self.emulate else None
-
-    @property
-    def owned(self) -> str | tuple[str, ...]:
-        """What workers own: with "plan", the device that the plan has on each mesh."""
-        if self.worker_devices != "plan":
-            return self.worker_devices
-        names = [
-            group.device.name for group in self.job.cluster.groups for _ in range(group.nodes * group.devices_per_node)
-        ]
-        return tuple(names[worker.devices[0][0]] for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
         """The step under the plan.

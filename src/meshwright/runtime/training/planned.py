@@ -149,6 +149,22 @@ class PlannedTraining(ABC):
         """The state before the first step."""
         return initial_state(self.plain_model(), Adam(), self.seed, self.scaling)
 
+    def saved(self, state: State) -> State:
+        """A state as checkpoints have it, whatever the plan: weights and moments whole.
+
+        Args:
+            state: of this plan.
+        """
+        return state
+
+    def resumed(self, saved: State) -> State:
+        """The state of a checkpoint as this plan has it.
+
+        Args:
+            saved: as `saved` makes it.
+        """
+        return saved
+
     def routes(self, weights: Any) -> np.ndarray | None:
         """Experts that weights choose for the tokens of the first step; None for a model without experts.
 

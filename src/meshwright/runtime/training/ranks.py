@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.runtime.devices import require_devices
 from meshwright.runtime.rank_steps.host_steps import HostStep
+from meshwright.runtime.rank_steps.on_workers import RanksOnWorkers
 from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS
 from meshwright.runtime.rank_steps.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps.rank_steps import RanksOnDevices, RankStep
@@ -122,13 +123,13 @@ class RankTraining(Training):
 class RankedStep:
     """One program of all ranks."""
 
-    def __init__(self, step: RanksOnDevices) -> None:
+    def __init__(self, step: RanksOnDevices | RanksOnWorkers) -> None:
         """Nothing is compiled before the first call.
 
         Args:
             step: of all ranks.
         """
-        self._step = step
+        self.ranks = step
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, ...]:
         """Run the step on the devices.
@@ -137,7 +138,7 @@ class RankedStep:
             state: as `RankTraining.initial` makes it.
             batch: of all ranks.
         """
-        return self._step(state, batch)
+        return self.ranks(state, batch)
 
     def alone_s(self, state: Any, batch: Any) -> float:
         """Median seconds of the step, which is one executable.
@@ -149,9 +150,10 @@ class RankedStep:
         taken = []
         for _ in range(TIMED):
             start = time.perf_counter()
-            jax.block_until_ready(self._step(state, batch))
+            jax.block_until_ready(self.ranks(state, batch))
             taken.append(time.perf_counter() - start)
         return float(np.median(taken))
 
     def close(self) -> None:
-        """Nothing runs elsewhere."""
+        """Let workers go, where there are any."""
+        self.ranks.close()

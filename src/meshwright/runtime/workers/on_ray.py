@@ -200,7 +200,13 @@ def _actor_class(ray: Any) -> type:
 
         def __init__(self, mesh: int, environment: dict[str, str]) -> None:
             os.environ.update(environment)
+            import jax
+
             from meshwright.runtime.workers.worker import MeshWorker
+
+            # This class came with modules that have imported JAX, which reads its own settings when it is imported.
+            jax.config.update("jax_enable_x64", environment["JAX_ENABLE_X64"] == "1")
+            jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
 
             self._place = BETWEEN
             self._one = threading.Lock()
