@@ -136,6 +136,16 @@ def test_what_is_written_without_an_answer_is_written_once_for_the_whole_batch()
     assert seen == [34.5]
 
 
+def test_what_python_answers_in_a_step_is_asked_for_elsewhere() -> None:
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        drawn = io_callback(np.random.rand, jax.ShapeDtypeStruct((), x.dtype))
+        return w - drawn * jax.grad(loss)(w, x)
+
+    with pytest.raises(InputError, match=r"does more than compute \(io_callback\): .*effects.py:\d+") as error:
+        mw.parallelize(step, method=HALVES)(WEIGHTS, BATCH)
+    assert "jax.pure_callback" in error.value.problems[0].fix
+
+
 @pytest.mark.filterwarnings("ignore::meshwright.compiler.lowering.whole.WholeStepWarning")
 @pytest.mark.parametrize("inside", [False, True])
 def test_errors_that_are_checked_for_are_those_of_one_device(inside: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -108,4 +109,30 @@ def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputErr
             )
             for one in changed
         ]
+    )
+
+
+def check_begun(fun: Callable[..., Any], result: Any) -> None:
+    """Refuse what a generator or an async function returns: an object of which nothing has run yet.
+
+    Args:
+        fun: the user's step.
+        result: of a call of it.
+
+    Raises:
+        InputError: it is such an object.
+    """
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        kind, fix = "a generator", "return in place of yield, as return state, loss; the loop over steps calls it"
+    elif inspect.isawaitable(result):
+        kind, fix = "a coroutine", "def in place of async def; what it awaits is an argument, such as the batch"
+    else:
+        return
+    if inspect.iscoroutine(result):
+        result.close()
+    raise InputError(
+        what=f"{start_of(fun)} returns {kind}",
+        why="JAX traces what a function does until it returns, and nothing of this has run by then",
+        fix=fix,
+        field=getattr(fun, "__name__", "step"),
     )

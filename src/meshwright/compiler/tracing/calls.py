@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.python_effects.refusals import check_begun
 from meshwright.compiler.source_line import start_of
 from meshwright.errors import InputError, Problem
 
@@ -145,7 +146,9 @@ class CallForm:
 
     def _called(self, values: Sequence[Any], names: Sequence[str]) -> Any:
         first = len(values) - len(names)
-        return self.fun(*values[:first], **dict(zip(names, values[first:], strict=True)))
+        result = self.fun(*values[:first], **dict(zip(names, values[first:], strict=True)))
+        check_begun(self.fun, result)
+        return result
 
     def _by_position(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
         """Arguments in order, and the names of the last of them, which have no position."""
@@ -242,8 +245,23 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _has_objects(value: Any) -> bool:
+    """Whether modules of NNX are in a value; of states without them, which come with each step, one tree tells it."""
+    structure = jax.tree.structure(value)
+    try:
+        return _structure_has_objects(structure)
+    except (TypeError, ValueError):
+        return _structure_has_objects.__wrapped__(structure)
+
+
+@lru_cache(maxsize=256)
+def _structure_has_objects(structure: Any) -> bool:
     from flax import nnx
 
-    return any(
-        isinstance(node, nnx.Pytree) for node in jax.tree.leaves(value, is_leaf=lambda n: isinstance(n, nnx.Pytree))
-    )
+    left = [structure]
+    while left:
+        one = left.pop()
+        node = one.node_data()
+        if node is not None and issubclass(node[0], nnx.Pytree):
+            return True
+        left += one.children()
+    return False

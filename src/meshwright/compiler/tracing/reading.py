@@ -14,7 +14,7 @@ import numpy as np
 from jax._src import checkify
 from jax.extend import core
 
-from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
+from meshwright.compiler.inline import HOLDS, is_dropped, opened, programs_in, programs_of
 from meshwright.compiler.python_effects.files import files_written
 from meshwright.compiler.python_effects.kept import TraceWatch
 from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem, writing_problem
@@ -197,16 +197,24 @@ def check_effects(fun: Callable[..., Any], program: core.Jaxpr, *, cut: bool = F
     if acting is not None:
         line = line_of(acting)
         refusal = NotStaged if cut and acting.primitive.name == "check" else InputError
+        answered = acting.primitive.name == "io_callback" and any(not is_dropped(var) for var in acting.outvars)
         raise refusal(
             what=f"{start_of(fun)} does more than compute ({acting.primitive.name})" + (f": {line}" if line else ""),
             why="parts of it run on several meshes, once for every micro-batch and again for recomputation; prints and"
             " jax.debug.callback are called behind the step, where it is known how often they happen",
-            fix="return what is to be seen, from the loss with has_aux=True, and print it after the step; in place of a"
-            " while loop or a function with a derivative of its own, print in a scan or around it",
+            fix=_ASKING if answered else _TELLING,
             field=getattr(fun, "__name__", "step"),
         )
 
 
+_ASKING = (
+    "jax.pure_callback where Python only computes from its arguments; what else it gives, call it for between two"
+    " steps, and pass it in the batch"
+)
+_TELLING = (
+    "return what is to be seen, from the loss with has_aux=True, and print it after the step; in place of a while loop"
+    " or a function with a derivative of its own, print in a scan or around it"
+)
 AGAIN = "meshwright again"
 """Axis around the second trace, or JAX would remember what functions under `jax.jit` did in the first."""
 UNITS = ("shard_map", "pallas_call")
