@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright.kernels import algorithms as a
 from meshwright.kernels import collectives as c
-from meshwright.kernels.lines import LevelRates, group_span
+from meshwright.kernels.lines import LevelRates, Lines, group_span
 
 GB = 1e9
 NVLINK = LevelRates(
@@ -148,6 +149,34 @@ def test_a_tree_starts_after_its_chain_and_one_step_per_doubling_of_each_level()
     tree = c.all_reduce_lines(inside=[8, 128, 384], rates=THREE_LEVELS).only("tree")
     chain, doublings, pods = 7 * 3.4e-6, 4 * 14e-6, 2 * 18e-6
     assert tree.seconds(1e-9) == pytest.approx(8.4e-6 + 2 * (chain + doublings + pods))
+
+
+@pytest.mark.parametrize(
+    ("lines_of", "algorithm", "form", "fraction", "parted"),
+    [
+        (c.all_gather_lines, "hierarchical", a.ring_gather_s, 1.0, True),
+        (c.all_gather_lines, "log_steps", a.log_step_gather_s, c.LOG_STEP_FRACTION, True),
+        (c.reduce_scatter_lines, "log_steps", a.log_step_gather_s, c.LOG_STEP_FRACTION, True),
+        (c.all_reduce_lines, "hierarchical", a.ring_all_reduce_s, 1.0, True),
+        (c.broadcast_lines, "trees", a.tree_broadcast_s, 1.0, False),
+    ],
+)
+def test_level_by_level_each_takes_the_textbook_form_on_its_part_at_the_fraction_it_reaches(
+    lines_of: Callable[..., Lines], algorithm: str, form: Callable[..., float], fraction: float, parted: bool
+) -> None:
+    """8 ranks of a node, 16 nodes of a pod, 3 pods: whole messages inside, an eighth and a 128th of them outside."""
+    levels = zip((8, 16, 3), (1, 8, 128), THREE_LEVELS, (7, 120, 256), strict=True)
+    expected_s = 8.4e-6 + sum(
+        form(
+            GB / (ranks_inside if parted else 1),
+            members,
+            latency_s=level.latency_s,
+            bandwidth_bytes_per_s=fraction * level.collective_bytes_per_s(peers),
+        )
+        for members, ranks_inside, level, peers in levels
+    )
+    only = lines_of(inside=[8, 128, 384], rates=THREE_LEVELS).only(algorithm)
+    assert only.seconds(GB) == pytest.approx(expected_s)
 
 
 def test_a_message_goes_over_the_outermost_level_spanned() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.items import FULL, NONE, Item
-from meshwright.schedules import schedule_named
+from meshwright.schedules import Schedule, schedule_named
 from meshwright.search import geometry
 from meshwright.search.geometry import ShapeFactory, most_chunks
-from meshwright.search.paths import longest_of, order_free_lengths, path_items
+from meshwright.search.paths import Lengths, longest_of, order_free_lengths, path_items
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs import LayerRun, ModelSpec, Workload
@@ -178,3 +178,28 @@ def test_a_prediction_module_is_made_again_where_all_layers_of_its_stage_are(aga
         assert held == dict.fromkeys(held, 0.0) | {FULL if again >= layers else NONE: 1.0}
         parts = LAYERS + 3 + (p > 1)  # away from the embedding the module has a copy of its table
         assert work.sum() == parts, "every layer, both edges and the module stand once"
+
+
+def test_a_worker_that_shadows_the_next_one_has_its_work_too() -> None:
+    counts = factory().counts(schedule_named("bamboo"), 4, 1, (("none", 0), ("full", 0)))
+    own = counts.work.sum(axis=2)
+    assert counts.shadow is not None
+    for worker in range(4):
+        assert (counts.shadow[:, worker] == own[:, (worker + 1) % 4]).all()
+
+
+@pytest.mark.parametrize(("m", "looked"), [(15, 1), (16, 1), (17, 0)])
+def test_critical_paths_are_looked_for_in_tables_that_are_not_too_large(
+    m: int, looked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four workers of two chunks each, at most 128 passes in either direction: sixteen micro-batches."""
+    asked: list[int] = []
+
+    def critical_lengths(schedule: Schedule, p: int, m: int, v: int, weights: object) -> Lengths:
+        asked.append(m)
+        return order_free_lengths(schedule, p, m, v)
+
+    monkeypatch.setattr(geometry, "MOST_PASSES", 4 * 2 * 16)
+    monkeypatch.setattr(geometry, "critical_lengths", critical_lengths)
+    factory()._lengths(schedule_named("hanayo"), 4, m, 2)
+    assert asked == [m] * looked

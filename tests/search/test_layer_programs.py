@@ -7,14 +7,13 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from meshwright.search.layer_programs import UNIT_BYTES, LayerOptions, StagePrograms
+from meshwright.search.layer_programs import UNIT_BYTES, LayerOptions, StagePrograms, _Knapsack
 from meshwright.specs.strategy import LayerStrategy
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
-    rng, count, layers = np.random.default_rng(seed), 5, 4
-    options = LayerOptions(
+def drawn_options(rng: np.random.Generator, count: int = 5) -> LayerOptions:
+    """Options in three groups, each with its edges."""
+    return LayerOptions(
         strategies=(LayerStrategy(),) * count,
         time_s=rng.random(count),
         forward_s=np.zeros(count),
@@ -29,6 +28,11 @@ def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
         move_s=0.3,
         micro_batches=4,
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
+    options, count, layers = drawn_options(np.random.default_rng(seed)), 5, 4
     room, in_flight = 24.0 * UNIT_BYTES, 2
 
     def cost(way: tuple[int, ...]) -> float:
@@ -53,3 +57,20 @@ def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
     assert found is not None
     assert found[0] == pytest.approx(cost(best))
     assert cost(tuple(found[1])) == pytest.approx(cost(best))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_no_table_is_made_of_more_layers_than_stand_before_the_last(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    extend = _Knapsack._extend
+
+    def counted(knapsack: _Knapsack) -> None:
+        extend(knapsack)
+        made.append(len(knapsack.picks))
+
+    monkeypatch.setattr(_Knapsack, "_extend", counted)
+    options = drawn_options(np.random.default_rng(0))
+    assert StagePrograms(options, 60.0 * UNIT_BYTES).best(layers, 1, True, True) is not None
+    assert max(made, default=0) == layers - 1
