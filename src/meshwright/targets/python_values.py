@@ -75,10 +75,12 @@ def _each_of_range(node: ast.ListComp, names: Mapping[str, Any]) -> list[Any]:
 
 def constants(tree: ast.Module) -> dict[str, Any]:
     """Names that a module sets once, to a value that stands in it."""
-    stored = Counter(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    stored.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+    stored: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored[node.id] += 1
+        elif isinstance(node, ast.arg):
+            stored[node.arg] += 1
     found: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:

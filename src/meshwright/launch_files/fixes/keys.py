@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.launch_files.fixes.base import OptionChange
 from meshwright.launch_files.source import LaunchSource
@@ -50,7 +52,7 @@ def changed_keys(source: LaunchSource, name: str, theirs: str, read: set[str]) -
         theirs: text of the plan's own file.
         read: paths of the keys that say a plan.
     """
-    before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
+    before, after = (_edited(source.target.edited, name, text) for text in (source.files[name], theirs))
     if before is None or after is None:
         return
     for path in dict.fromkeys((*before.values, *after.values)):
@@ -70,7 +72,7 @@ def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, st
     """
     files, missed = dict(source.files), []
     for change in changes:
-        keys = source.target.edited(change.file, files[change.file])
+        keys = _edited(source.target.edited, change.file, files[change.file])
         removed = change.new is ABSENT
         text = None
         if keys is not None:
@@ -83,6 +85,12 @@ def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, st
         else:
             files[change.file] = text
     return f"{', '.join(missed)} cannot be changed in place" if missed else files
+
+
+@lru_cache(maxsize=256)
+def _edited(edited: Callable[[str, str], KeyText | None], name: str, text: str) -> KeyText | None:
+    """A file as a text that can be edited: where one change of many is left out, those before it are made again."""
+    return edited(name, text)
 
 
 def text_of_value(value: Any) -> str:

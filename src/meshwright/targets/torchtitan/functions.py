@@ -103,10 +103,12 @@ class _Module:
     @classmethod
     def of(cls, tree: ast.Module) -> _Module:
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-        makers = {name for name, node in functions.items() if any(_makes(one) for one in ast.walk(node))}
+        calls = {name: [one for one in ast.walk(node) if isinstance(one, ast.Call)] for name, node in functions.items()}
+        makers = {name for name, own in calls.items() if any(map(_makes, own))}
+        called = {name: {_called(one) for one in own} for name, own in calls.items()}
         for _ in range(_DEEPEST):
             # Those that change what another one returns.
-            more = {name for name, node in functions.items() if any(_called(one) in makers for one in ast.walk(node))}
+            more = {name for name, names in called.items() if not names.isdisjoint(makers)}
             if more <= makers:
                 break
             makers |= more
