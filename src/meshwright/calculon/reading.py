@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,16 +25,13 @@ from meshwright.calculon.inputs import (
     Rate,
     System,
 )
-from meshwright.errors import InputError, Problem, UnsupportedError, nearest
+from meshwright.calculon.json_table import LARGEST, JsonTable, is_kind
+from meshwright.errors import InputError, UnsupportedError, nearest
 from meshwright.formats.files import read_table
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 DATA = Path(__file__).parent / "data"
-MOST = 1e60
-"""Largest number, so that products of some stay finite."""
-LARGEST = 2**40
-"""Whole numbers above it are taken for mistakes; products of three of them still fit a float."""
 
 APPLICATION_CODE, SYSTEM_CODE, EXECUTION_CODE = "MW241", "MW242", "MW243"
 UNKNOWN_CODE = "MW441"
@@ -94,14 +91,14 @@ def read_execution(source: Source | Execution) -> Execution:
 NOUNS = {"models": "application", "systems": "system", "": "execution"}
 
 
-def _read(source: Source, kind: str, build: Callable[[_Table, str], Read | None], code: str) -> Read:
+def _read(source: Source, kind: str, build: Callable[[JsonTable, str], Read | None], code: str) -> Read:
     noun = NOUNS[kind]
     if isinstance(source, Mapping):
         data, name = source, ""
     else:
         path = _find(os.fspath(source), kind, noun)
         data, name = read_table(path, f"{noun} file"), path.stem
-    table = _Table(data, "", [])
+    table = JsonTable(data, "", [])
     found = build(table, str(data.get("name", name)) if kind else "")
     if table.problems or found is None:
         raise InputError(table.problems, code=code)
@@ -128,118 +125,7 @@ def _find(text: str, kind: str, noun: str) -> Path:
     )
 
 
-class _Table:
-    """A mapping being read: each look-up notes what is wrong and goes on."""
-
-    def __init__(self, data: Any, path: str, problems: list[Problem]) -> None:
-        self.path = path
-        self.problems = problems
-        self.data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
-        self.broken = not isinstance(data, Mapping)
-        if self.broken:
-            self.note("", data, "it is a table of keys", "write { ... }")
-
-    def name(self, key: str | int) -> str:
-        if isinstance(key, int):
-            return f"{self.path}[{key}]"
-        return f"{self.path}.{key}" if self.path and key else self.path or key
-
-    def note(self, key: str, value: Any, rule: str, fix: str) -> None:
-        field = self.name(key) or "the file"
-        self.problems.append(Problem(what=f"{field} is {_shown(value)}", why=rule, fix=fix, field=field))
-
-    def only(self, allowed: Sequence[str], ignored: frozenset[str] = frozenset()) -> None:
-        """Note every key that is not allowed."""
-        for key in self.data:
-            name = str(key)
-            if name in allowed or name in ignored or (ignored and name.startswith("_")):
-                continue
-            close = nearest(name, allowed)
-            field = self.name(name)
-            self.problems.append(
-                Problem(
-                    what=f"unknown key {field!r}",
-                    why=f"the keys are {', '.join(allowed)}",
-                    fix=f"did you mean {' or '.join(close)}?" if close else "remove it",
-                    field=field,
-                )
-            )
-
-    def missing(self, key: str, fix: str) -> None:
-        field = self.name(key)
-        self.problems.append(Problem(what=f"key {field!r} is missing", why="it is required", fix=fix, field=field))
-
-    def get(self, key: str, kind: str, fix: str, test: Callable[[Any], bool], rule: str) -> Any:
-        """A value that passes a test, or nothing and a problem."""
-        if self.broken:
-            return None
-        if key not in self.data:
-            self.missing(key, f"add {key}: {fix}")
-            return None
-        value = self.data[key]
-        if not _is(value, kind):
-            self.note(key, value, f"it is {KINDS[kind]}", fix)
-            return None
-        if not test(value):
-            self.note(key, value, rule, fix)
-            return None
-        return value
-
-    def whole(self, key: str, *, low: int = 1, high: int = LARGEST) -> int:
-        found = self.get(
-            key,
-            "whole",
-            f"a whole number such as {max(low, 8)}",
-            lambda x: low <= x <= high,
-            f"it is at least {low} and at most {high}",
-        )
-        return 0 if found is None else int(found)
-
-    def _plain(self, key: str) -> float:
-        value = self.data.get(key) if isinstance(self.data, dict) else None
-        return value if isinstance(value, (int, float)) else 0.0
-
-    def number(self, key: str, test: Callable[[float], bool], rule: str) -> float:
-        rule = f"{rule}, and at most {MOST:g}" if abs(self._plain(key)) > MOST else rule
-        fix = f"give a number that {rule.removeprefix('it ')}"
-        found = self.get(key, "number", fix, lambda x: abs(x) <= MOST and test(x), rule)
-        return 0.0 if found is None else float(found)
-
-    def table(self, key: str) -> _Table:
-        if not self.broken and key not in self.data:
-            self.missing(key, "add it, as in Calculon's system files")
-        inner = _Table(self.data.get(key, {}), self.name(key), self.problems)
-        inner.broken = inner.broken or key not in self.data
-        return inner
-
-
-KINDS = {
-    "whole": "a whole number",
-    "number": "a number",
-    "flag": "true or false",
-    "text": "a text",
-    "list": "a list",
-}
-
-
-def _is(value: Any, kind: str) -> bool:
-    if kind == "flag":
-        return isinstance(value, bool)
-    if kind == "whole":
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return isinstance(value, str if kind == "text" else list | tuple)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _application(table: _Table, name: str) -> Application | None:
+def _application(table: JsonTable, name: str) -> Application | None:
     required = [field.name for field in fields(Application) if field.default is MISSING and field.name != "name"]
     table.only([*required, "structure_type", "kv_heads", "vocab_size"], REMARKS)
     sizes: dict[str, Any] = {key: table.whole(key) for key in required}
@@ -261,7 +147,7 @@ def _application(table: _Table, name: str) -> Application | None:
     return None if table.problems else Application(name=name, **sizes, **optional)
 
 
-def _execution(table: _Table, name: str) -> Execution | None:
+def _execution(table: JsonTable, name: str) -> Execution | None:
     keys = [field.name for field in fields(Execution)]
     table.only(keys)
     values: dict[str, Any] = {}
@@ -281,7 +167,7 @@ LEAST_EFFICIENCY = 1e-9
 NETWORK_KEYS = ("bandwidth", "efficiency", "size", "latency", "ops", "must_be_filled", "processor_usage")
 
 
-def _system(table: _Table, name: str) -> System | None:
+def _system(table: JsonTable, name: str) -> System | None:
     table.only(SYSTEM_KEYS, REMARKS)
     matrix, vector = (_engines(table.table(key)) for key in ("matrix", "vector"))
     mem1, mem2 = (_memory(table.table(key)) for key in ("mem1", "mem2"))
@@ -293,7 +179,9 @@ def _system(table: _Table, name: str) -> System | None:
         f"it is one of {', '.join(PROCESSING_MODES)}",
     )
     listed = table.get("networks", "list", "at least one network", lambda x: len(x) > 0, "there is at least one")
-    networks = [_network(_Table(one, f"networks[{place}]", table.problems)) for place, one in enumerate(listed or ())]
+    networks = [
+        _network(JsonTable(one, f"networks[{place}]", table.problems)) for place, one in enumerate(listed or ())
+    ]
     if table.problems:
         return None
     return System(
@@ -307,7 +195,7 @@ def _system(table: _Table, name: str) -> System | None:
     )
 
 
-def _engines(table: _Table) -> Mapping[str, Rate]:
+def _engines(table: JsonTable) -> Mapping[str, Rate]:
     table.only(CHOICES["datatype"])
     if not table.broken and not table.data:
         table.note("", {}, "an engine has at least one datatype", f"add one of {', '.join(CHOICES['datatype'])}")
@@ -322,7 +210,7 @@ def _engines(table: _Table) -> Mapping[str, Rate]:
     return found
 
 
-def _memory(table: _Table) -> Memory:
+def _memory(table: JsonTable) -> Memory:
     table.only(("GiB", "GBps", "MB_efficiency"))
     capacity = table.number("GiB", lambda x: x >= 0, "it is 0 or more")
     speed = table.number("GBps", lambda x: x > 0, "it is above 0")
@@ -330,13 +218,13 @@ def _memory(table: _Table) -> Memory:
     return Memory(capacity_bytes=capacity * 2**30, rate=Rate(peak=speed * 1e9, curve=curve))
 
 
-def _curve(table: _Table, key: str, unit: float) -> EfficiencyCurve:
+def _curve(table: JsonTable, key: str, unit: float) -> EfficiencyCurve:
     """Pairs of threshold and efficiency, from the highest threshold down to 0."""
     rows = table.get(key, "list", "[[1, 0.6], [0, 0.1]]", lambda x: len(x) > 0, "it has at least one pair")
     pairs: list[tuple[float, float]] = []
     for place, row in enumerate(rows or ()):
         field = f"{key}[{place}]"
-        if not (_is(row, "list") and len(row) == 2 and all(_is(one, "number") for one in row)):
+        if not (is_kind(row, "list") and len(row) == 2 and all(is_kind(one, "number") for one in row)):
             table.note(field, row, "it is a pair of numbers: threshold, efficiency", "write [threshold, efficiency]")
             continue
         threshold, efficiency = float(row[0]), float(row[1])
@@ -357,7 +245,7 @@ def _curve(table: _Table, key: str, unit: float) -> EfficiencyCurve:
     )
 
 
-def _network(table: _Table) -> Network:
+def _network(table: JsonTable) -> Network:
     table.only(NETWORK_KEYS)
     bandwidth = table.number("bandwidth", lambda x: x > 0, "it is above 0")
     rule = f"it is at least {LEAST_EFFICIENCY:g} and at most 1"
@@ -379,7 +267,7 @@ def _network(table: _Table) -> Network:
     )
 
 
-def _operation(table: _Table, name: str) -> tuple[float, float]:
+def _operation(table: JsonTable, name: str) -> tuple[float, float]:
     pair = table.get(
         name,
         "list",
@@ -390,14 +278,14 @@ def _operation(table: _Table, name: str) -> tuple[float, float]:
     if pair is None:
         return 1.0, 0.0
     scalar, offset = pair
-    if not _is(scalar, "number") or not math.isfinite(scalar) or scalar <= 0:
+    if not is_kind(scalar, "number") or not math.isfinite(scalar) or scalar <= 0:
         table.note(name, pair, "the scalar is a number above 0", "give how many times the size is sent")
         return 1.0, 0.0
     if name == "p2p":
         if offset is not None:
             table.note(name, pair, "p2p has no offset", "write [1.0, null]")
         return float(scalar), 0.0
-    if not _is(offset, "number") or offset < -2:
+    if not is_kind(offset, "number") or offset < -2:
         table.note(
             name, pair, "the offset is a number of -2 or more", "write -1 for rings, 0 for in-network collectives"
         )
