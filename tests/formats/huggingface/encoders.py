@@ -50,6 +50,13 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "bart-large": (_sides("bart", 1024, 12, 16, vocab_size=50265), 406_291_456),
     "whisper-large-v3": (_sides("whisper", 1280, 32, 20, vocab_size=51866, num_mel_bins=128), 1_543_490_560),
     "bert-base": (_encoder("bert", 768, 12, 12, vocab_size=30522), 109_514_298),
+    "esm2-650m": (
+        {
+            **_encoder("esm", 1280, 33, 20, vocab_size=33, max_position_embeddings=1026),
+            "position_embedding_type": "rotary",
+        },
+        651_043_254,
+    ),
     "bert-large": (_encoder("bert", 1024, 24, 16, vocab_size=30522), 335_174_458),
     "roberta-base": (
         _encoder("roberta", 768, 12, 12, vocab_size=50265, max_position_embeddings=514, type_vocab_size=1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
@@ -81,3 +83,27 @@ def test_a_family_that_no_reader_understands_is_refused_by_what_it_has() -> None
         read_config({"model_type": "florence2", "text_config": {}, "vision_config": {}}, "florence")
     with pytest.raises(UnsupportedError, match="learned relative positions"):
         read_config({"model_type": "inkling_mm_model", "text_config": {"model_type": "inkling_text"}}, "inkling")
+
+
+BERT = PUBLISHED["bert-base"][0]
+ROBERTA = PUBLISHED["roberta-base"][0]
+LABELS = {str(number): f"LABEL_{number}" for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "parameters"),
+    [
+        # Classes of transformers 5.23.0 on meta devices.
+        (BERT, "BertForMaskedLM", 109_514_298),
+        (BERT, "BertForSequenceClassification", 109_486_854),
+        (BERT, "BertForTokenClassification", 108_896_262),
+        (BERT, "BertModel", 109_482_240),
+        (ROBERTA, "RobertaForSequenceClassification", 124_650_246),
+        (ROBERTA, "RobertaModel", 124_645_632),
+        (ROBERTA, "RobertaForQuestionAnswering", 124_056_578),
+    ],
+)
+def test_the_class_says_what_an_encoder_predicts(config: dict[str, Any], name: str, parameters: int) -> None:
+    model = read_config({**config, "architectures": [name], "id2label": LABELS}, "m")
+    assert model.parameters == parameters
+    assert (model.predicted == model.vocab) == name.endswith("MaskedLM")

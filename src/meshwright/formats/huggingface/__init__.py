@@ -240,6 +240,7 @@ WHOLE: dict[str, str] = {
     "distilbert": "bidirectional.distilbert",
     "electra": "bidirectional.electra",
     "ernie": "bidirectional.ernie",
+    "esm": "bidirectional.esm",
     "gte": "bidirectional.gte",
     "jina_embeddings_v3": "bidirectional.jina_embeddings_v3",
     "layoutlm": "bidirectional.layoutlm",
@@ -304,6 +305,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         file, _, function = WHOLE[said].partition(".")
         whole: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(section(config, name))
         one_side(config, whole)
+        if whole.head_transform:
+            whole = import_module(f"{__name__}.heads").with_head_of_encoder(section(config, name), whole)
         _check_size(whole)
         return replace(whole, source=source or whole.source)
     if not isinstance(said, str) or said not in FAMILIES:

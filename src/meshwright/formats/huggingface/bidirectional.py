@@ -11,12 +11,11 @@ from dataclasses import replace
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.huggingface.encoders import Stack, must_divide
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
+from meshwright.formats.huggingface.heads import MLM
 from meshwright.formats.huggingface.tower import section
 from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
-
-MLM = "trained to predict masked tokens at every position"
 
 
 def bert(
@@ -118,6 +117,21 @@ def electra(fields: Fields) -> ModelSpec:
         )
         raise UnsupportedError(problem, code="MW402")
     return bert(fields, family="electra")
+
+
+def esm(fields: Fields) -> ModelSpec:
+    """ESM-2: a language model of proteins, norms before the parts, rotary positions (Lin et al. 2023, Science 379)."""
+    folding = fields.raw("esmfold_config") is not None or fields.flag("is_folding_model", default=False)
+    if folding:
+        what, why = f"model {fields.name}: is_folding_model is true", "a trunk of triangles over pairs of residues"
+        problem = Problem(what=what, why=f"it has {why}, which cannot be planned here", field="is_folding_model")
+        raise UnsupportedError(problem, code="MW402")
+    # The norm behind the layers stands where BERT has that of embeddings; this one it has where the config says so.
+    model = bert(fields, family="esm", segments=0, rotary=fields.raw("position_embedding_type") == "rotary")
+    rows = 2 * fields.flag("emb_layer_norm_before", default=False)
+    contacts = model.num_layers * fields.whole("num_attention_heads") + 1
+    note = f"the head that predicts contacts is left out: {contacts:,} parameters"
+    return replace(model, learned_positions=model.learned_positions + rows, notes=(*model.notes, note))
 
 
 def mpnet(fields: Fields) -> ModelSpec:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
+from meshwright.specs.model import ModelSpec
+
+MLM = "trained to predict masked tokens at every position"
+"""What is said of an encoder with the head of BERT's pretraining."""
 
 BIASED = {"ForSequenceClassification": False, "ForTokenClassification": True}
 """Endings of classes that score classes, and whether the scores have biases."""
@@ -37,6 +42,54 @@ def read_head(fields: Fields, name: str) -> dict[str, object]:
         fields.remark(f"{name} has no head: what its loss does with the vectors of samples is not counted")
         return {"tied_embeddings": False, "head_bias": False, "classes": 0}
     return {}
+
+
+POOLED = ("ForSequenceClassification", "ForMultipleChoice")
+"""Endings of classes of encoders that score a sample, by its first token behind a square matrix."""
+SPANS = {"ForQuestionAnswering": 2, "ForTokenClassification": 0}
+"""Endings of those that score each token, and how many scores where labels do not say it."""
+BARE = {
+    **dict.fromkeys(("Bert", "Camembert", "Data2VecText", "Ernie", "Esm", "MPNet", "MegatronBert", "New"), True),
+    **dict.fromkeys(("Roberta", "RobertaPreLayerNorm", "XLMRoberta", "XLMRobertaXL"), True),
+    **dict.fromkeys(("DebertaV2", "DistilBert", "Electra", "LayoutLM", "ModernBert", "NomicBert", "RoFormer"), False),
+}
+"""Families whose bare model is published for embeddings, and whether it has a pooler: a square matrix over the first
+token."""
+
+
+def with_head_of_encoder(fields: Fields, model: ModelSpec) -> ModelSpec:
+    """An encoder with the head of its class, where that predicts no masked tokens.
+
+    Args:
+        fields: the config's fields.
+        model: with the head of BERT's pretraining.
+
+    Returns:
+        The same for a class that predicts masked tokens, and for one that is not known.
+
+    Source: modelling classes of transformers 5.23.0: BERT, RoBERTa, MPNet, ELECTRA, DeBERTa 2, DistilBERT, ModernBERT.
+    """
+    said = fields.raw("architectures")
+    name = said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
+    bare = name.removesuffix("Model")
+    kept = tuple(note for note in model.notes if note != MLM)
+    plain = replace(model, tied_embeddings=False, final_norm=None, head_bias=True, notes=kept)
+    if name.endswith(POOLED):
+        count = 1 if name.endswith(POOLED[1]) else _classes(fields)
+        note = f"{name}: {count} score{'s' * (count > 1)} a sample, whose head is priced as if on every token"
+        square = model.family != "layoutlm"  # whose pooler is counted with its tables
+        return replace(plain, classes=count, head_transform=square, notes=(*kept, note))
+    ending = next((ending for ending in SPANS if name.endswith(ending)), None)
+    if ending is not None:
+        count = SPANS[ending] or _classes(fields)
+        square = model.family == "modernbert"
+        note = f"{name}: its head scores {count} classes a token in place of words"
+        return replace(plain, classes=count, head_transform=square, notes=(*kept, note))
+    if bare != name and bare in BARE:
+        note = f"{name} has no head: what its loss does with the vectors of samples is not counted"
+        pooler = BARE[bare]
+        return replace(plain, classes=0, head_bias=False, head_transform=pooler, notes=(*kept, note))
+    return model
 
 
 def _classes(fields: Fields) -> int:

@@ -12,8 +12,8 @@ from meshwright.formats.huggingface.spellings import SPELLINGS
 
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
 SPEAKS = "what speaks, beside the thinker, is left out"
-PARTS = ("text_config", "llm_config", "llm_cfg", "language_config", "model_config")
-"""Keys under which configs nest the text: of transformers, InternVL and Ovis, VILA, DeepSeek-VL and Janus, MLC."""
+PARTS = ("text_config", "llm_config", "llm_cfg", "lm_config", "language_config", "model_config")
+"""Keys under which configs nest the text: of transformers, InternVL and Ovis, VILA, GLM-ASR, DeepSeek-VL, MLC."""
 
 OF_MLC = "model_config"
 """The one of them that MLC writes, and not a configuration class of transformers."""

@@ -15,7 +15,19 @@ _SHARED = "a block shared by several layers"
 _INNER = "norms inside attention and MLP, and a resampler of images"
 _CONVOLVED = "convolutions in its layers (a Conformer or an encoder of its own kind)"
 
+_WAVES = "an encoder of sound waves behind convolutions, and no text beside it"
+_PICTURES = "an encoder of images of another kind than ViT"
+_PLAIN = "convolutions, and is no transformer"
+_BOXES = "boxes or masks of objects for its output"
+
 REFUSED: dict[str, str] = {
+    **dict.fromkeys(("data2vec-audio", "hubert", "sew", "unispeech", "unispeech-sat", "wav2vec2", "wavlm"), _WAVES),
+    **dict.fromkeys(("wav2vec2-bert", "wav2vec2-conformer"), _CONVOLVED),
+    **dict.fromkeys(("beit", "deit", "dinov2", "dinov3_vit", "hiera", "ijepa", "swin", "swinv2"), _PICTURES),
+    **dict.fromkeys(("timesformer", "videomae", "vit_mae", "vit_msn", "vivit"), _PICTURES),
+    **dict.fromkeys(("bit", "convnext", "convnextv2", "efficientnet", "mobilenet_v2", "regnet", "resnet"), _PLAIN),
+    **dict.fromkeys(("conditional_detr", "deformable_detr", "detr", "mask2former", "owlvit", "rt_detr"), _BOXES),
+    **dict.fromkeys(("sam", "segformer", "table-transformer", "yolos"), _BOXES),
     "albert": "one layer whose weights all layers share",
     "big_bird": _BLOCKS,
     "bigbird_pegasus": _BLOCKS,
