@@ -1,5 +1,4 @@
-"""Values of Python files without running them: literals, names set once to one, arithmetic of whole numbers, and lists
-made by counting."""
+"""Values of Python files without running them: literals, names set once, arithmetic, and lists made by counting."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 
 from meshwright.formats.key_text import Entry
 
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -37,7 +36,7 @@ def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return names[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         left, right = expression_value(node.left, names), expression_value(node.right, names)
-        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 10**12:
+        if isinstance(left, (int, float)) and isinstance(right, (int, float)) and max(abs(left), abs(right)) < 10**12:
             return _OPERATIONS[type(node.op)](left, right)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text_of(part, names) for part in node.values)

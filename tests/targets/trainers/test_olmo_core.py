@@ -141,7 +141,9 @@ def test_modules_may_be_listed_by_counting(modules: str, plan: str | None, tmp_p
         ("2 * LENGTH", "opts.size", "train_module.rank_microbatch_size is not known"),
         ("2 * LENGTH", "1000", "train_module.rank_microbatch_size is 1000"),
         ("Mode.full", "Mode.budget", "train_module.ac_config is 'budget'"),
-        ("compile_model=True", "pp_config=PipelineConfig(degree=2)", "train_module.pp_config is 'given'"),
+        ("compile_model=True", "pp_config=PipelineConfig(degree=3)", "train_module.pp_config.degree is 3"),
+        ("compile_model=True", "pp_config=PipelineConfig(degree=2)", "train_module.dp_config.name is 'hsdp'"),
+        ("olmo2_7B", "small_hybrid_moe", "model is 'small_hybrid_moe'"),
         ("    return", "    model_config.block.name = 'x'\n    return", " is not read"),
     ],
 )
@@ -162,3 +164,68 @@ def test_what_builds_the_configuration_may_say_length_and_batch(tmp_path: Path) 
 def test_keys_given_stand_over_the_script(tmp_path: Path) -> None:
     report = checked(tmp_path, settings={"train_module.dp_config.num_replicas": "1"})
     assert report.name == "dp64.fsdp.mbs2.gbs1024.rc-full"
+
+
+def fsdp(more: str) -> str:
+    return SEVEN.replace("DataParallelType.hsdp", "DataParallelType.fsdp").replace("compile_model=True", more)
+
+
+@pytest.mark.parametrize(
+    ("said", "plan", "layers"),
+    [
+        ("degree=4, schedule=PipelineScheduleType.single_1F1B", "pp4.dp16.fsdp-keep", (8, 8, 8, 8)),
+        ("degree=4", "pp4.vpp2.dp16.fsdp-keep", (4,) * 8),
+        ("degree=3, schedule=PipelineScheduleType.gpipe", None, (10, 11, 11)),
+        ("degree=2, split_points=[7, 16, 25]", "pp2.vpp2.dp32.fsdp-keep", (7, 9, 9, 7)),
+    ],
+)
+def test_stages_are_those_that_it_cuts(said: str, plan: str | None, layers: tuple[int, ...], tmp_path: Path) -> None:
+    text = fsdp(f"pp_config=TransformerPipelineParallelConfig({said})").replace("2**10", "960")
+    report = checked(tmp_path, text, gpus="48xH100" if plan is None else "64xH100")
+    assert report.launch is not None
+    assert report.launch.layout == layers
+    if plan is not None:
+        assert str(report.name).startswith(plan)
+
+
+EXPERTS = """TransformerConfig.llama_like_moe(
+        vocab_size=100352, d_model=1024, n_layers=4, n_heads=16, num_experts=16, top_k=2,
+        expert_hidden_size=int(0.5 * 1024), shared_expert_hidden_size=1024 * 2, dropless=True)"""
+
+
+def test_experts_are_spread_over_the_ranks_of_a_copy(tmp_path: Path) -> None:
+    spread = "ep_config=TransformerExpertParallelConfig(degree=-1)"
+    text = SEVEN.replace("compile_model=True", spread).replace("fused_ops=False", "")
+    report = checked(tmp_path, text.replace("olmo2_7B", "olmoe_1B_7B"))
+    assert report.ok, report.violations
+    assert report.name == "ep8.dp64.hsdp8.mbs2.gbs1024.rc-full"
+    assert report.inputs is not None
+    each = 4 * 2048**2 + 64 * 3 * 2048 * 1024 + 64 * 2048 + 4 * 2048  # attention, experts, router, norms
+    assert report.inputs.model.parameters == 16 * each + 2048 + 2 * 100_352 * 2048
+    started = text.index("TransformerConfig.olmo2_7B(")
+    made = text[started : text.index("\n", started)]
+    shared = checked(tmp_path, text.replace(made, EXPERTS))
+    assert shared.ok, shared.violations
+    refused = checked(tmp_path, text.replace(made, EXPERTS.replace("dropless=True", "capacity_factor=1.05")))
+    assert [one.field for one in refused.violations] == ["model.capacity_factor"]
+    other = checked(tmp_path, text.replace("degree=-1", "degree=4").replace("olmo2_7B", "olmoe_1B_7B"))
+    assert [one.field for one in other.violations] == ["train_module.ep_config.degree"]
+
+
+@pytest.mark.parametrize(
+    ("said", "low", "sent"),
+    [
+        ("ao=AOFloat8LinearConfig.recommended()", "fp8", "fp8"),
+        ("ao_recipe=AOFloat8LinearRecipe.rowwise", "fp8", None),
+        ("ao_mx=AOMXLinearConfig.mxfp8_cublas_rceil()", "mxfp8", None),
+        ("ao=AOFloat8LinearConfig.recommended(), enabled=False", "bf16", None),
+    ],
+)
+def test_products_in_8_bits_are_on_unless_they_are_off(said: str, low: str, sent: str | None, tmp_path: Path) -> None:
+    report = checked(
+        tmp_path, SEVEN.replace("compile_model=True", f"float8_config=Float8Config({said})"), gpus="64xB200"
+    )
+    assert report.ok, report.violations
+    assert report.inputs is not None
+    precision = report.inputs.workload.precision
+    assert (precision.compute, precision.gathered) == (low, sent)

@@ -7,77 +7,31 @@ Classes and their defaults are those of olmo_core/nn/transformer/config.py and o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.row import PlanRow
-from meshwright.targets import overrides
+from meshwright.targets import overrides, pytorch_pipeline
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
-from meshwright.targets.trainers.olmo_core_module import (
-    CLASS,
-    FACTORY,
-    LOADS,
-    MODEL,
-    SAME,
-    TRAINS,
-    WINDOW,
-    script_keys,
-)
+from meshwright.targets.trainers.olmo_core_models import layers_of, model_of
+from meshwright.targets.trainers.olmo_core_module import CLASS, FACTORY, LENGTH, LOADS, MODEL, TRAINS, script_keys
 
 TITLE = "OLMo-core"
 _recognised = marked((".py",), ("olmo_core",), ("TransformerConfig.",), ("TrainModuleConfig(",))
 _T = f"{TRAINS}."
-_MICRO, _LENGTH, _BATCH = f"{_T}rank_microbatch_size", f"{_T}max_sequence_length", f"{LOADS}.global_batch_size"
+_MICRO, _BATCH = f"{_T}rank_microbatch_size", f"{LOADS}.global_batch_size"
 _DP, _TP, _CP, _AC = f"{_T}dp_config", f"{_T}tp_config", f"{_T}cp_config", f"{_T}ac_config"
+_PP, _EP, _FP8 = f"{_T}pp_config", f"{_T}ep_config", f"{_T}float8_config"
 _NODE = 8
 """Devices of a node, where copies are one a node."""
 
 
-class _Shape(NamedTuple):
-    hidden: int
-    layers: int
-    heads: int
-    width: int
-    kv_heads: int = 0
-
-
-_OLMO = {
-    "14M": _Shape(128, 4, 8, 512),
-    "30M": _Shape(256, 4, 8, 768),
-    "60M": _Shape(384, 8, 8, 1536),
-    "100M": _Shape(512, 12, 8, 2048),
-    "190M": _Shape(768, 12, 12, 3072),
-    "370M": _Shape(1024, 16, 16, 4096),
-    "760M": _Shape(1536, 16, 16, 6144),
-    "3B": _Shape(3328, 16, 16, 13_312),
-    "7B": _Shape(4096, 32, 32, 11_008),
-    "13B": _Shape(5120, 40, 40, 13_824),
-    "32B": _Shape(5120, 64, 40, 27_648, 8),
-}
-_SHAPES: dict[str, tuple[str, _Shape]] = {
-    **{f"olmo2_{size}": ("olmo2", shape) for size, shape in _OLMO.items()},
-    **{f"olmo3_{size}": ("olmo3", shape) for size, shape in _OLMO.items()},
-    "olmo2_1B": ("olmo2", _Shape(2048, 18, 16, 8192)),
-    "olmo2_1B_v2": ("olmo2", _Shape(2048, 16, 16, 8192)),
-    "olmo3_1B": ("olmo3", _Shape(2048, 16, 16, 8192)),
-    "olmo2_600M": ("olmo2", _Shape(1344, 16, 16, 5376)),
-    "olmo3_600M": ("olmo3", _Shape(1280, 16, 16, 5120)),
-    "llama2_271M": ("llama", _Shape(1024, 16, 8, 2816)),
-    "llama2_1B": ("llama", _Shape(2048, 18, 16, 5632)),
-    "llama2_7B": ("llama", _OLMO["7B"]),
-    "llama2_13B": ("llama", _OLMO["13B"]),
-    "llama2_26B": ("llama", _Shape(5120, 80, 40, 13_824)),
-    "llama2_70B": ("llama", _Shape(8192, 80, 64, 28_672, 8)),
-    "llama3_1B": ("llama", _Shape(2048, 16, 32, 8192, 8)),
-    "llama3_8B": ("llama", _Shape(4096, 32, 32, 14_336, 8)),
-    "llama3_405B": ("llama", _Shape(16_384, 126, 128, 53_248, 8)),
-}
-"""Family of the transformers library and sizes by the name of the function that makes the model."""
-_PLAIN = ("vocab_size", "n_layers", "n_heads", "n_kv_heads", FACTORY, WINDOW)
 _OPTIMIZERS = {
     "AdamWConfig": "adamw",
     "SkipStepAdamWConfig": "adamw",
@@ -87,8 +41,6 @@ _OPTIMIZERS = {
 }
 _CONTEXT = {"llama3": "ag", "zig_zag": "p2p", "ulysses": "a2a"}
 _NOT_READ = {
-    "pp_config": "its stages are not read",
-    "ep_config": "how it deals experts is not read",
     "autocast_precision": "weights that are cast at each product are not read",
 }
 
@@ -109,9 +61,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     reader = KeyReader(keys=keys, file=(name, text), over=over, problems=module.problems)
     counted = "get_world_size" if devices is None else "\n"  # the question for devices stands before
     asked = tuple(_asked({path: text for path, text in module.open.items() if counted not in text}, over))
-    config = _model(reader) if MODEL not in module.open else None
+    config = model_of(reader) if MODEL not in module.open else None
     row, notes = (None, ()) if asked else _row(reader, devices)
-    return shared.launched(
+    launched = shared.launched(
         reader,
         row,
         precision=_precision(reader),
@@ -119,15 +71,18 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         notes=notes,
         questions=asked,
         optimizer=_optimizer(reader),
-        seq_len=reader.get(_LENGTH),
+        seq_len=reader.get(LENGTH),
         software="pytorch-compiled" if reader.switch(f"{_T}compile_model") else "pytorch-eager",
     )
+    if row is None or row.pp == 1 or launched.row is None:
+        return launched
+    return replace(launched, layout=_stages(reader, row))
 
 
 def _asked(open_: Mapping[str, str], over: frozenset[str]) -> list[Problem]:
     """Questions for values that a plan needs and that do not stand in the file."""
-    needed = (MODEL, TRAINS, LOADS, _MICRO, _LENGTH, _BATCH, *(f"{_T}{one}" for one in ("optim", "float8_config")))
-    plan = tuple(f"{one}" for one in (_DP, _TP, _CP, _AC, *(f"{_T}{name}" for name in ("pp_config", "ep_config"))))
+    needed = (MODEL, TRAINS, LOADS, _MICRO, LENGTH, _BATCH, f"{_T}optim", _FP8)
+    plan = (_DP, _TP, _CP, _AC, _PP, _EP)
     return [
         Problem(
             what=f"{path} is not known",
@@ -140,70 +95,84 @@ def _asked(open_: Mapping[str, str], over: frozenset[str]) -> list[Problem]:
     ]
 
 
-def _model(reader: KeyReader) -> Mapping[str, Any] | None:
-    """The model in the words of the transformers library; None of those that are not known."""
-    made = reader.word(f"{MODEL}.{FACTORY}")
-    known = {name.lower(): shape for name, shape in _SHAPES.items()}
-    if made not in known:
-        reader.refuse(MODEL, reader.get(f"{MODEL}.{FACTORY}"), f"{', '.join(_SHAPES)} are read", "name the model")
-        return None
-    family, shape = known[made]
-    for name in reader.get(MODEL):
-        if name not in (*_PLAIN, *SAME):
-            reader.refuse(f"{MODEL}.{name}", "given", "what it changes of the model is not read", "name the model")
-    heads = reader.degree(f"{MODEL}.n_heads", shape.heads)
-    layers = reader.degree(f"{MODEL}.n_layers", shape.layers)
-    windows = _windows(reader, family, layers)
-    return {
-        **windows,
-        "model_type": "olmo3" if windows else family,
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": reader.degree(f"{MODEL}.n_kv_heads", shape.kv_heads or heads),
-        "intermediate_size": shape.width,
-        "vocab_size": reader.degree(f"{MODEL}.vocab_size", 100_352),
-        "max_position_embeddings": reader.degree(_LENGTH, 4096),
-        "tie_word_embeddings": False,
-        "rope_theta": 500_000,
-    }
-
-
-def _windows(reader: KeyReader, family: str, layers: int) -> dict[str, int]:
-    """The width of windows that are those of Olmo 3: three layers with one, then one without."""
-    key = f"{MODEL}.{WINDOW}"
-    if reader.get(key) is None:
-        return {}
-    pattern, first = reader.get(f"{key}.pattern"), reader.get(f"{key}.force_full_attention_on_first_layer")
-    three_and_one = isinstance(pattern, list) and len(pattern) == 4 and len({*pattern[:3]}) == 1 and pattern[3] == -1
-    if (
-        family in ("olmo2", "olmo3")
-        and three_and_one
-        and first is False  # it is forced by default
-        and layers % 4 == 0
-        and isinstance(pattern[0], int)
-        and pattern[0] > 0
-    ):
-        return {"sliding_window": pattern[0]}
-    why = "windows on three layers of four, the first among them, are read"
-    reader.refuse(key, pattern or "given", why, "name the model")
-    return {}
-
-
 def _row(reader: KeyReader, devices: int | None) -> tuple[PlanRow | None, tuple[str, ...]]:
-    length = reader.degree(_LENGTH, 4096)
+    length = reader.degree(LENGTH, 4096)
     for name, why in _NOT_READ.items():
         if reader.get(f"{_T}{name}") is not None:
             reader.refuse(f"{_T}{name}", "given", why, "price its plan: check MODEL --plan PLAN")
-    tp, (kind, cp) = reader.degree(f"{_TP}.degree"), _context(reader)
-    dp = shared.data_ranks(reader, devices, tp=(f"{_TP}.degree", tp), cp=(f"{_CP}.degree", cp))
+    tp, pp, (kind, cp) = reader.degree(f"{_TP}.degree"), reader.degree(f"{_PP}.degree"), _context(reader)
+    left = None if devices is None else devices // pp
+    if devices is not None and devices % pp:
+        reader.refuse(f"{_PP}.degree", pp, f"{devices} devices must be a multiple of it")
+        return None, ()
+    dp = shared.data_ranks(reader, left, tp=(f"{_TP}.degree", tp), cp=(f"{_CP}.degree", cp))
+    reader.multiple *= pp
     if dp is None:
         return None, ()
     mbs = _sequences(reader, _MICRO, length)
     gbs = shared.steps_of(reader, _BATCH, _sequences(reader, _BATCH, length), mbs, dp)
-    held, notes = _held(reader, dp, cp)
-    again = _recompute(reader)
-    return PlanRow(tp=tp, dp=dp, cp=((kind, cp),) if cp > 1 else (), mbs=mbs, gbs=gbs, **held, **again), notes
+    held, notes = _held(reader, dp, cp, pp)
+    split = {"tp": tp, "dp": dp, "cp": ((kind, cp),) if cp > 1 else (), "ep": _experts(reader, held, dp, tp)}
+    return PlanRow(**split, mbs=mbs, gbs=gbs, **held, **_pipeline(reader, pp), **_recompute(reader)), notes
+
+
+_SINGLE = ("1f1b", "gpipe")
+
+
+def _pipeline(reader: KeyReader, pp: int) -> dict[str, Any]:
+    """Degree, chunks of a rank and schedule of the pipeline."""
+    if pp == 1:
+        return {}
+    said = str(reader.get(f"{_PP}.schedule", "interleaved_1F1B"))
+    schedule = pytorch_pipeline.schedule_name(_SCHEDULES.get(said, said))
+    if schedule is None:
+        reader.refuse(f"{_PP}.schedule", said, "plans do not have it", "use single_1F1B or interleaved_1F1B")
+        schedule = "interleaved"
+    points = reader.get(f"{_PP}.split_points")
+    stages = len(points) + 1 if isinstance(points, list) else pp if schedule in _SINGLE else 2 * pp
+    if stages % pp or (schedule in _SINGLE and stages != pp):
+        reader.refuse(f"{_PP}.split_points", points, f"it makes {stages} stages for {pp} ranks", "leave it out")
+        stages = pp if schedule in _SINGLE else 2 * pp
+    return {"pp": pp, "vpp": stages // pp, "schedule": schedule}
+
+
+_SCHEDULES = {
+    "single_1F1B": "1F1B",
+    "interleaved_1F1B": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "looped_bfs": "LoopedBFS",
+    "interleaved_zero_bubble": "InterleavedZeroBubble",
+    "zbv_zero_bubble": "ZBVZeroBubble",
+}
+"""PyTorch's name of a schedule by that of OLMo-core."""
+
+
+def _stages(reader: KeyReader, row: PlanRow) -> tuple[int, ...] | None:
+    """Layers of each virtual stage: as many each, the rest one each to those in the middle, then to the last."""
+    layers, count = layers_of(reader), row.pp * row.vpp
+    points = reader.get(f"{_PP}.split_points")
+    if not isinstance(points, list) or len(points) != count - 1:
+        each, more = divmod(layers, count)
+        counts = [each + (0 < stage <= more) for stage in range(count - 1)]
+        points = [sum(counts[: stage + 1]) for stage in range(count - 1)]
+    found = tuple(end - start for start, end in pairwise([0, *points, layers]))
+    if min(found) < 0 or min(found[1:-1], default=1) < 1:
+        reader.refuse(f"{_PP}.split_points", points, f"it cuts {layers} layers into {list(found)}", "leave it out")
+        return None
+    return found
+
+
+def _experts(reader: KeyReader, held: Mapping[str, Any], dp: int, tp: int) -> int:
+    """Ranks over which experts are spread: those of one copy of the weights."""
+    if reader.get(_EP) is None:
+        return 1
+    said, group = reader.get(f"{_EP}.degree"), held["shard_group"] or dp
+    if reader.word(f"{_DP}.name") != "hsdp" or tp > 1:
+        why = "experts are spread over the ranks of a copy in hsdp without tensor ranks alone"
+        reader.refuse(_EP, "given", why, "use hsdp with num_replicas")
+    elif said not in (group, -1):
+        reader.refuse(f"{_EP}.degree", said, f"a copy of the weights has {group} ranks, which it must be", "use -1")
+    return int(group)
 
 
 def _sequences(reader: KeyReader, key: str, length: int) -> int:
@@ -225,7 +194,7 @@ def _context(reader: KeyReader) -> tuple[str, int]:
     return _CONTEXT.get(made, "ag"), reader.degree(f"{_CP}.degree")
 
 
-def _held(reader: KeyReader, dp: int, cp: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _held(reader: KeyReader, dp: int, cp: int, pp: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What data ranks hold, and what was taken of nodes."""
     ranks = dp * cp
     name = reader.word(f"{_DP}.name", "single" if ranks == 1 else "ddp")
@@ -242,7 +211,11 @@ def _held(reader: KeyReader, dp: int, cp: int) -> tuple[dict[str, Any], tuple[st
     if not isinstance(copies, int) or copies < 1 or ranks % copies:
         reader.refuse(f"{_DP}.num_replicas", copies, f"must divide {ranks} data ranks", "use a divisor")
         copies = 1
-    row = shared.sharded_row(dp, mbs=1, gbs=dp, sharded=ranks > 1, replicate=copies, context=("ag", cp))
+    kept = {"context": ("ag", cp), "reshard": pp == 1}  # a pipeline keeps what it gathered
+    row = shared.sharded_row(dp, mbs=1, gbs=dp, sharded=ranks > 1, replicate=copies, **kept)
+    if pp > 1 and row.sharding == "hsdp":
+        why = "copies that keep gathered weights for all micro-batches are in no plan"
+        reader.refuse(f"{_DP}.name", name, why, "use fsdp with pp_config")
     return {"sharding": row.sharding, "shard_group": row.shard_group}, notes
 
 
@@ -262,10 +235,7 @@ def _recompute(reader: KeyReader) -> dict[str, Any]:
 
 def _every_feed_forward(reader: KeyReader) -> list[str]:
     """The feed-forward part of each layer by its own name."""
-    shapes = {name.lower(): shape for name, (_, shape) in _SHAPES.items()}
-    shape = shapes.get(reader.word(f"{MODEL}.{FACTORY}"))
-    count = reader.degree(f"{MODEL}.n_layers", shape.layers if shape is not None else 1)
-    return [f"blocks.{at}.feed_forward" for at in range(count)]
+    return [f"blocks.{at}.feed_forward" for at in range(layers_of(reader))]
 
 
 def _optimizer(reader: KeyReader) -> str:
@@ -278,16 +248,34 @@ def _optimizer(reader: KeyReader) -> str:
 
 
 def _precision(reader: KeyReader) -> Precision:
-    """Formats: weights and their gradients in fp32, gathered and computed with in `param_dtype`."""
-    if reader.switch(f"{_T}float8_config.enabled", default=False):
-        reader.refuse(f"{_T}float8_config", "enabled", "which products are in fp8 is not read", "use enabled=False")
+    """Formats: weights and their gradients in fp32, gathered and computed with in `param_dtype`, or in 8 bits."""
     said = reader.word(f"{_DP}.param_dtype", "float32")
     if said not in ("float32", "bfloat16"):
         reader.refuse(f"{_DP}.param_dtype", said, "must be float32 or bfloat16", "use bfloat16")
     if said != "bfloat16":
         return PRECISIONS["fp32"]
     reduced = "bf16" if reader.word(f"{_DP}.reduce_dtype", "float32") == "bfloat16" else "fp32"
-    return stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": reduced})
+    low, gathered = _low(reader)
+    sent = {"gather_dtype": gathered} if gathered else {}
+    return stated(PRECISIONS[low or "bf16"], {"grad_dtype": "fp32", "reduce_dtype": reduced, **sent})
+
+
+def _low(reader: KeyReader) -> tuple[str, str]:
+    """The 8-bit format of products, but for the head's, and that in which weights are gathered; empty in 16 bits."""
+    if reader.get(_FP8) is None or not reader.switch(f"{_FP8}.enabled", default=True):
+        return "", ""
+    if reader.word(f"{MODEL}.{FACTORY}") in ("olmoe_1b_7b", "llama_like_moe"):
+        why = "products of experts stay in 16 bits beside those of attention in 8, which no recipe here has"
+        reader.refuse(_FP8, "enabled", why, "use enabled=False to check the rest")
+        return "", ""
+    if reader.get(f"{_FP8}.modules_to_ignore"):
+        reader.refuse(
+            f"{_FP8}.modules_to_ignore", "given", "which products stay in 16 bits is not read", "leave it out"
+        )
+    if reader.get(f"{_FP8}.ao_mx") is not None:
+        return "mxfp8", ""
+    every = reader.switch(f"{_FP8}.ao.enable_fsdp_float8_all_gather")
+    return "fp8", "fp8" if every or reader.word(f"{_FP8}.ao.{FACTORY}") == "recommended" else ""
 
 
 TARGET = ReadTarget(

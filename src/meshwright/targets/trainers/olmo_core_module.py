@@ -17,6 +17,7 @@ SAME = ("attn_backend", "use_flash", "fused_ops", "dtype", "init_method", "init_
 """Names of what leaves a plan as it is."""
 WINDOW = "sliding_window"
 MODEL, TRAINS, LOADS = "model", "train_module", "data_loader"
+LENGTH = f"{TRAINS}.max_sequence_length"
 FACTORY, CLASS = "made_by", "class"
 """Stand among the arguments of a call for what is called."""
 _MODELS, _MODULES, _LOADERS = "TransformerConfig.", "TrainModuleConfig", "DataLoaderConfig"
@@ -173,7 +174,8 @@ class _Reader:
         if called == "get_world_size" and self.devices is not None:
             return self.devices
         if called == "int" and len(node.args) == 1:
-            return self._value(node.args[0])
+            whole = self._value(node.args[0])
+            return int(whole) if isinstance(whole, float) and abs(whole) < 2**53 else whole
         if not called[:1].isupper():
             return _Open(ast.unparse(node)[:80])
         made = dict(zip(_POSITIONAL.get(called, ()), map(self._value, node.args), strict=False))
