@@ -118,7 +118,8 @@ class KeyText:
 
 @lru_cache(32)  # the same text is asked for with each of its keys changed or not
 def key_text(name: str, text: str) -> KeyText | None:
-    """A JSON or YAML file as a text that can be edited; None for others, YAML with anchors, JSON with comments.
+    """A JSON or YAML file as a text that can be edited; None for others, YAML with anchors, JSON with comments
+    or without keys.
 
     Args:
         name: of the file, with its suffix.
@@ -129,9 +130,12 @@ def key_text(name: str, text: str) -> KeyText | None:
         if not text.lstrip().startswith(("{", "[")):  # YAML, to be compared with a JSON file of the same keys
             text = json.dumps(importlib.import_module("yaml").safe_load(text), indent=2)
         try:
-            values = dict(leaves(json.loads(text)))
+            keys = json.loads(text)
         except ValueError:
             return None  # with comments, or words without quotes
+        if not isinstance(keys, dict):
+            return None  # a list holds no keys
+        values = dict(leaves(keys))
         return KeyText(text=text, entries=_json_entries(text), said=json.dumps, key=json.dumps, values=values)
     if suffix in (".yaml", ".yml"):
         return _yaml_keys(text)

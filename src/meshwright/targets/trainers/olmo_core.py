@@ -112,7 +112,7 @@ def _row(reader: KeyReader, devices: int | None) -> tuple[PlanRow | None, tuple[
     mbs = _sequences(reader, _MICRO, length)
     gbs = shared.steps_of(reader, _BATCH, _sequences(reader, _BATCH, length), mbs, dp)
     held, notes = _held(reader, dp, cp, pp)
-    split = {"tp": tp, "dp": dp, "cp": ((kind, cp),) if cp > 1 else (), "ep": _experts(reader, held, dp, tp)}
+    split: dict[str, Any] = {"tp": tp, "dp": dp, "cp": ((kind, cp),) if cp > 1 else (), "ep": _experts(reader, held, dp, tp)}
     return PlanRow(**split, mbs=mbs, gbs=gbs, **held, **_pipeline(reader, pp), **_recompute(reader)), notes
 
 
@@ -211,8 +211,10 @@ def _held(reader: KeyReader, dp: int, cp: int, pp: int) -> tuple[dict[str, Any],
     if not isinstance(copies, int) or copies < 1 or ranks % copies:
         reader.refuse(f"{_DP}.num_replicas", copies, f"must divide {ranks} data ranks", "use a divisor")
         copies = 1
-    kept = {"context": ("ag", cp), "reshard": pp == 1}  # a pipeline keeps what it gathered
-    row = shared.sharded_row(dp, mbs=1, gbs=dp, sharded=ranks > 1, replicate=copies, **kept)
+    # A pipeline keeps what it gathered.
+    row = shared.sharded_row(
+        dp, mbs=1, gbs=dp, sharded=ranks > 1, replicate=copies, context=("ag", cp), reshard=pp == 1
+    )
     if pp > 1 and row.sharding == "hsdp":
         why = "copies that keep gathered weights for all micro-batches are in no plan"
         reader.refuse(f"{_DP}.name", name, why, "use fsdp with pp_config")
