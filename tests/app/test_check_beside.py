@@ -12,6 +12,7 @@ from meshwright.app.check import CheckReport
 from meshwright.app.requests.xray import XrayRequest
 from meshwright.app.xray import xray
 from meshwright.errors import InputError
+from meshwright.report.plan_tables import layer_text
 
 TRAINER = (
     "train.py --model_name_or_path Qwen/Qwen3-0.6B --max_seq_length 2048 --per_device_train_batch_size 2 --bf16 True"
@@ -177,3 +178,23 @@ def test_a_script_alone_may_be_looked_through(tmp_path: Path) -> None:
     assert (named.source, named.job.model) == (str(script), "llama-3.1-8b")
     with pytest.raises(InputError, match="no cluster is given"):
         xray(request)
+
+
+OF_BLOOM = """#!/bin/bash
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 6 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 \\
+  --max-position-embeddings 1024 --pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 32 --bf16 \\
+  --pp-partition-method 'type:transformer|embedding' --pad-vocab-size-to 50304 --checkpoint-activations \\
+  --train-weighted-split-paths-path splits.json --deepspeed --zero-stage 0 --deepspeed_config engine.json
+"""
+
+
+def test_stages_may_hold_the_embedding_or_the_head_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(OF_BLOOM)
+    (tmp_path / "splits.json").write_text('[["train", 1.0]]')
+    (tmp_path / "engine.json").write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 1}')
+    report = check(source=tmp_path / "train.sh", cluster="8xA100-80")
+    assert report.ok, report.violations
+    assert report.launch is not None
+    assert report.launch.layout == (0, 1, 1, 1, 1, 1, 1, 0)
+    assert layer_text(report.to_dict()["estimate"]["stages"][0]["layers"]) == "no layer"
+    assert "--account-for" not in "".join(change.option for change in (report.fix.changes if report.fix else ()))

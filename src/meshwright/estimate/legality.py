@@ -55,7 +55,7 @@ def _unknown_kinds(row: PlanRow) -> list[Problem]:
     return found + [unknown_name("kind of context", kind, CONTEXTS) for kind, _ in row.cp if kind not in CONTEXTS]
 
 
-def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> tuple[Problem, ...]:
+def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, bare: int = 0) -> tuple[Problem, ...]:
     """Everything that makes a row illegal on so many devices, together.
 
     Args:
@@ -63,6 +63,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         model: the model.
         seq_len: tokens of a sequence.
         devices: devices of the cluster.
+        bare: virtual stages that hold the embedding or the head alone.
 
     Returns:
         Problems, none if the row is legal.
@@ -82,7 +83,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     degrees = row_degrees(row)
     for rule in model_rules(model, seq_len, row.tensor):
         if not bool(rule.holds(degrees)[0]) and not (
-            rule.name == "layers" and stages_of(row) <= model.most_stages  # some workers hold fewer than vpp
+            rule.name == "layers" and stages_of(row) - bare <= model.most_stages  # some workers hold fewer than vpp
         ):
             value = degrees[rule.field][0] if rule.field in degrees else row.tensor
             problems.append(Problem(what=_what(rule, value), why=rule.why, fix=_fix(rule, degrees), field=rule.field))

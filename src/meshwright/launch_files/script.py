@@ -25,7 +25,6 @@ from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.question.tuned import read_lora, with_targets_there
-from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named
@@ -143,11 +142,10 @@ def _of_row(flags: LaunchFile, row: PlanRow, inputs: JobInputs) -> tuple[LaunchF
     layout, violations = flags.layout, violations + undealt
     if layout is not None and len(set(layout)) > 1:
         flags = replace(flags, notes=(*flags.notes, f"layers of the pipeline's stages: {_listed(layout)}"))
-    question = with_row(row, inputs, flags.notes)
-    if question.plan is None or layout is None:
+    whole = layout is not None and sum(layout) == inputs.model.num_layers
+    question = with_row(row, inputs, flags.notes, layout if whole else None)
+    if question.plan is None or layout is None or whole:
         return flags, question, violations
-    if sum(layout) == inputs.model.num_layers:
-        return flags, replace(question, plan=plan_of(row, layout)), violations
     what = f"the pipeline stages of the file hold {sum(layout)} layers"
     why = f"{inputs.model.name} has {inputs.model.num_layers}"
     violations.append(Violation(code="MODEL", what=what, why=why, fix="name the model that it trains", field="pp"))

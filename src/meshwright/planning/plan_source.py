@@ -22,7 +22,7 @@ from meshwright.planning.carried_plan import carried_plan
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs, with_rest
 from meshwright.schedules import known_names, schedule_named
-from meshwright.schedules.plan_rows import row_of
+from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import ExecutionPlan
@@ -262,11 +262,24 @@ def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> Pla
     return with_row(row, inputs, warnings)
 
 
-def with_row(row: PlanRow, inputs: JobInputs, warnings: tuple[str, ...] = ()) -> PlanQuestion:
-    """A row with what it is for; written out as a plan if it is legal."""
+def with_row(
+    row: PlanRow, inputs: JobInputs, warnings: tuple[str, ...] = (), layers: tuple[int, ...] | None = None
+) -> PlanQuestion:
+    """A row with what it is for; written out as a plan if it is legal.
+
+    Args:
+        row: the plan.
+        inputs: its job.
+        warnings: of what was read.
+        layers: of each virtual stage, all layers of the model; as many each where nobody says it.
+    """
     inputs = replace(inputs, workload=inputs.workload.with_batch(row.gbs))
-    problems = row_problems(row, inputs.model, inputs.workload.seq_len, inputs.cluster.devices)
-    plan = None if problems else expand(row, inputs.model, inputs.workload.seq_len)
+    model, seq_len = inputs.model, inputs.workload.seq_len
+    bare = 0 if layers is None else sum(count == 0 for count in (layers[0], layers[-1]))
+    problems = row_problems(row, model, seq_len, inputs.cluster.devices, bare=bare)
+    plan = None
+    if not problems:
+        plan = expand(row, model, seq_len) if layers is None else plan_of(row, layers)
     return PlanQuestion(inputs=inputs, row=row, plan=plan, problems=problems, warnings=warnings)
 
 

@@ -215,8 +215,10 @@ def shown_stages(stages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def layer_text(layers: Sequence[Sequence[int]]) -> str:
-    """`20 layers`, and which where they are one range."""
+    """`20 layers`, and which where they are one range; `no layer` of a stage with the embedding or the head alone."""
     number = sum(last - first + 1 for first, last in layers)
+    if not layers:
+        return "no layer"  # embedding or head alone
     where = f" {layers[0][0]}-{layers[0][1]}" if len(layers) == 1 else f" in {len(layers)} chunks"
     return f"{number} layer{'s' if number != 1 else ''}{where}"
 

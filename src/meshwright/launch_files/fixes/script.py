@@ -200,7 +200,8 @@ def _all_changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name), new.get(name)
         held = before.value if before is not None else None
-        if held != after:
+        followed = before is not None and not before.place and after is None  # from options that stand elsewhere
+        if held != after and not followed:
             yield OptionChange(option=name, old=held, new=after, place=before.place if before is not None else "")
 
 

@@ -112,7 +112,12 @@ def _row(reader: KeyReader, devices: int | None) -> tuple[PlanRow | None, tuple[
     mbs = _sequences(reader, _MICRO, length)
     gbs = shared.steps_of(reader, _BATCH, _sequences(reader, _BATCH, length), mbs, dp)
     held, notes = _held(reader, dp, cp, pp)
-    split: dict[str, Any] = {"tp": tp, "dp": dp, "cp": ((kind, cp),) if cp > 1 else (), "ep": _experts(reader, held, dp, tp)}
+    split: dict[str, Any] = {
+        "tp": tp,
+        "dp": dp,
+        "cp": ((kind, cp),) if cp > 1 else (),
+        "ep": _experts(reader, held, dp, tp),
+    }
     return PlanRow(**split, mbs=mbs, gbs=gbs, **held, **_pipeline(reader, pp), **_recompute(reader)), notes
 
 
