@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from meshwright.schedules import SCHEDULES
-from meshwright.schedules.events import Events
-from meshwright.schedules.program import Program, _phases, compile_events
+from meshwright.schedules.events import Events, phases
+from meshwright.schedules.program import Program, compile_events
 
 NAMES = ["1f1b", "interleaved", "zb-h1", "zb-v", "gpipe", "dualpipev"]
 
@@ -42,5 +42,5 @@ def test_a_stretch_repeats_from_its_first_node_to_its_last(ahead: int, length: i
     """However many nodes of another kind stand in front of what repeats, and behind it."""
     periods, pattern = 40, np.arange(length)
     code = np.concatenate((np.arange(ahead) + 100, np.tile(pattern, periods), np.arange(3) + 200))
-    ((first, period, found),) = _phases(code, np.arange(len(code) + 1))
+    ((first, period, found),) = phases(code, np.arange(len(code) + 1))
     assert (first, period, found) == (ahead, length, periods)

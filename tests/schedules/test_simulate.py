@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES, Kind, ScheduleTable, Times, makespans, simulate, with_communication
 from meshwright.schedules.memory import Footprint
-from meshwright.schedules.simulate import Jitter
+from meshwright.schedules.simulate import Jitter, events_of
 from tests.schedules.drawn import Drawn, durations, tables
 from tests.schedules.naive_messages import naive_peak, naive_run
 
@@ -154,6 +154,28 @@ def test_exposed_time_is_idle_time(drawn: Drawn, seed: int, overlap: bool, sendi
     lasting = max(timeline.worker_end_s.max(), timeline.solution.end_s.max())
     assert (timeline.exposed_s >= 0).all()
     assert (timeline.exposed_s + timeline.busy_s <= lasting + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["1f1b", "interleaved", "zb-h1", "zb-v", "gpipe", "dualpipev", "chimera", "hanayo", "varuna"]
+)
+@pytest.mark.parametrize("sending", [0.0, 0.2])
+def test_what_repeats_is_found_as_if_every_task_were_looked_at(name: str, sending: float) -> None:
+    v = 2 if any(one.field == "v" for one in SCHEDULES[name].problems(4, 96, 1)) else 1
+    made = SCHEDULES[name].table(4, 96, v)
+    for seed in range(4):
+        times = durations(made, seed, sending=sending, by_micro_batch=seed == 3)
+        short = simulate(made, times)
+        assert short.solution.events.phases or sending
+        table = SCHEDULES[name].table(4, 96, v)
+        whole_table = ScheduleTable.from_dict(table.to_dict()) if table is made else table
+        events_of(whole_table, times).__dict__["phases"] = ()
+        whole = simulate(whole_table, times)
+        np.testing.assert_allclose(short.end_s, whole.end_s, rtol=1e-11)
+        np.testing.assert_allclose(short.start_s, whole.start_s, rtol=1e-11)
+        path = short.critical_path()
+        lasting = short.end_s[path.tasks] - short.start_s[path.tasks]
+        assert short.makespan_s == pytest.approx(lasting.sum() + path.wait_s.sum(), rel=1e-11)
 
 
 def test_jitter_is_reproducible_and_has_mean_one() -> None:

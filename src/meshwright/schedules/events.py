@@ -4,10 +4,16 @@
 
 An event waits for the task listed before it in the compute lane of its worker, for the one before it in its own lane
 (send: on its own channel), and for what its tasks need. A RECV waits for its message only.
+
+Most of a long schedule repeats itself: a *phase* is a stretch of levels whose events read, at the same distances, what
+the levels one period earlier read. Such a phase is a linear map over (max, +), iterated: once its state returns,
+shifted by a constant, every later period is known (Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity",
+1992, ch. 3).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +25,13 @@ from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.times import ClassSeconds
 from meshwright.shapes import Bool, Float, Int
+
+PERIOD_LEVELS = 16
+"""Short periods are joined until they have about this many levels: looking for a return costs as much as a few."""
+FEWEST_PERIODS = 4
+"""Of a phase, each of `PERIOD_LEVELS` nodes at least."""
+RETURNED = 4e-14
+"""Two states that agree up to a constant within this part of their moment are one state, but for rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,6 +126,27 @@ class Events:
         place = np.append(self.place + 1, 0)
         return place[reads.reshape(-1)[source]], source
 
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Where the events repeat what they read and what they do."""
+        reads, lags = (column[self.order] for column in self.gates)
+        far = np.where(reads >= 0, np.arange(self.count)[:, None] - self.place[reads], 0)
+        starts = np.zeros(self.count, bool)
+        starts[self.bounds[:-1]] = True
+        own = self.duration_class()[self.head][self.order]
+        code = step_codes(starts, own, *(lags * (far.max() + 1) + far).T)
+        return tuple(
+            Phase(
+                start=start,
+                events=length,
+                periods=periods,
+                level=int(np.searchsorted(self.bounds, start)),
+                levels=int(np.searchsorted(self.bounds, start + length) - np.searchsorted(self.bounds, start)),
+                depth=max(1, int(far[start : start + length].max())),
+            )
+            for start, length, periods in phases(code, self.bounds)
+        )
+
     def duration_class(self, micro_batches: int = 1) -> Int[np.ndarray, " tasks"]:
         """Row of `ClassSeconds.tasks` of each task.
 
@@ -185,6 +219,28 @@ class Events:
         return np.concatenate(waits), np.concatenate(needed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of levels that repeats itself."""
+
+    start: int
+    """Place of its first event."""
+    events: int
+    """Of one period."""
+    periods: int
+    level: int
+    """Its first level."""
+    levels: int
+    """Of one period."""
+    depth: int
+    """Largest distance back to what an event of it reads."""
+
+    @property
+    def end(self) -> int:
+        """Place behind its last event."""
+        return self.start + self.periods * self.events
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
     """When every event ends, for one set of durations."""
@@ -229,14 +285,117 @@ def event_ends(events: Events, seconds: ClassSeconds, micro_batches: int, factor
     found = np.zeros(events.count + 1)
     bounds = events.bounds.tolist()
     scratch = np.empty(gates * int(np.diff(events.bounds).max()))
-    for low, high in pairwise(bounds):
-        reads = slice(gates * low, gates * high)
-        over = scratch[: gates * (high - low)]
-        found.take(inputs[reads], out=over, mode="clip")
-        np.add(over, added[reads], out=over)
-        if gates == 2:
-            np.maximum(over[: high - low], over[high - low :], out=found[low + 1 : high + 1])
-        else:
-            over.reshape(gates, -1).max(axis=0, out=found[low + 1 : high + 1])
+
+    def run(first: int, behind: int) -> None:
+        for low, high in pairwise(bounds[first : behind + 1]):
+            reads = slice(gates * low, gates * high)
+            over = scratch[: gates * (high - low)]
+            found.take(inputs[reads], out=over, mode="clip")
+            np.add(over, added[reads], out=over)
+            if gates == 2:
+                np.maximum(over[: high - low], over[high - low :], out=found[low + 1 : high + 1])
+            else:
+                over.reshape(gates, -1).max(axis=0, out=found[low + 1 : high + 1])
+
+    level = 0
+    for phase in events.phases:
+        repeated = added[gates * phase.start : gates * phase.end].reshape(phase.periods, -1)
+        if (repeated == repeated[0]).all():
+            run(level, phase.level)
+            level = _run_phase(phase, run, found)
+    run(level, len(bounds) - 1)
     end_s = found[1:][events.place]
     return Solution(events=events, end_s=end_s, task_s=task_s, event_s=event_s, way_s=way_s)
+
+
+def _run_phase(phase: Phase, run: Callable[[int, int], None], found: np.ndarray) -> int:
+    """Find the ends of a phase: level by level until its state returns, from there on by what one return adds.
+
+    Args:
+        phase: whose durations repeat, too.
+        run: finds the ends of levels.
+        found: the start of the step and the end at every place.
+
+    Returns:
+        The level from which on nothing is found.
+    """
+    together = max(1, PERIOD_LEVELS // phase.levels)
+    former = 0
+    looks, moves_at = 0, 1
+    for period in range(0, phase.periods - together + 1, together):
+        low = phase.level + period * phase.levels
+        run(low, low + together * phase.levels)
+        at = phase.start + (period + together) * phase.events + 1
+        if former > phase.depth:
+            shift = found[at - phase.depth : at] - found[former - phase.depth : former]
+            gain, lag = shift[-1], at - former
+            if np.abs(shift - gain).max() <= RETURNED * found[at - 1]:
+                left = phase.end + 1 - at
+                returns = np.arange(1, left // lag + 2)
+                found[at : at + left] = (found[former:at] + gain * returns[:, None]).reshape(-1)[:left]
+                return phase.level + phase.periods * phase.levels
+        # Brent: each state is compared with one former state, which is moved on whenever its age has doubled.
+        looks += 1
+        if looks == moves_at:
+            former, looks, moves_at = at, 0, 2 * moves_at
+    return phase.level + phase.periods // together * together * phase.levels
+
+
+def step_codes(*columns: Int[np.ndarray, " nodes"] | Bool[np.ndarray, " nodes"]) -> Int[np.ndarray, " nodes"]:
+    """One number per node that says all of these: equal where all columns are.
+
+    Args:
+        columns: of numbers from 0.
+    """
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code = np.unique(code * (int(column.max()) + 1) + column, return_inverse=True)[1].reshape(-1)
+    return code
+
+
+def phases(code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plus_1"]) -> list[tuple[int, int, int]]:
+    """Stretches in which the codes repeat at least `FEWEST_PERIODS` times.
+
+    A stretch is searched from the middle of what is left: there a steady phase is, if there is one.
+
+    Args:
+        code: says all that the step of a node depends on, in level order.
+        bounds: first node of every level, and the number of nodes.
+
+    Returns:
+        Of each its first node, nodes of a period, periods; in order.
+    """
+    found = []
+    spans = [(0, len(code))]
+    while spans:
+        low, high = spans.pop()
+        if high - low < FEWEST_PERIODS * PERIOD_LEVELS:
+            continue
+        middle = int(bounds[np.searchsorted(bounds, (low + high) // 2)])
+        period = _period(code, middle, high) if middle < high else 0
+        if not period:
+            if high - low > len(code) // 8:
+                spans += [(low, middle), (middle, high)]
+            continue
+        differs = np.nonzero(code[low : high - period] != code[low + period : high])[0] + low
+        split = np.searchsorted(differs, middle)
+        start = int(differs[split - 1]) + 1 if split else low
+        stop = (int(differs[split]) if split < len(differs) else high - period) + period
+        start = int(bounds[np.searchsorted(bounds, start)])
+        periods = (stop - start) // period
+        # The last level of the last period may have more nodes than those before it.
+        periods -= int(start + periods * period not in bounds)
+        if periods < FEWEST_PERIODS:
+            continue
+        found.append((start, period, periods))
+        spans += [(low, start), (start + periods * period, high)]
+    return sorted(found)
+
+
+def _period(code: Int[np.ndarray, " nodes"], middle: int, high: int) -> int:
+    """Shortest distance at which the codes from `middle` on repeat, 0 if none does before `high`."""
+    again = np.nonzero(code[middle + 1 : middle + 1 + (high - middle) // 2] == code[middle])[0] + 1
+    for period in again[:256].tolist():
+        if np.array_equal(code[middle : middle + period], code[middle + period : middle + 2 * period]):
+            return int(period)
+    return 0

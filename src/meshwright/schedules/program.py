@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.events import Events
+from meshwright.schedules.events import PERIOD_LEVELS, Events, phases, step_codes
 from meshwright.schedules.kinds import Kind
 from meshwright.shapes import Float, Int
 
 PLAIN_NODES = 4096
 """Longest run of nodes outside a phase that is prepared at once, so that its columns stay in the cache."""
-PERIOD_LEVELS = 16
-"""Short periods are joined until they have about this many levels: looking for a return costs as much as a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +185,11 @@ def _segments(
 ) -> tuple[Segment, ...]:
     """The nodes in level order, cut into phases and what lies between them."""
     count = len(distance)
-    # One number per node that says all that its step depends on.
-    code = starts.astype(np.int64)
-    for gate in range(distance.shape[1]):
-        code = (code * (weight.max() + 1) + weight[:, gate]) * (distance[:, gate].max() + 1) + distance[:, gate]
-        code = np.unique(code, return_inverse=True)[1].reshape(-1)
+    code = step_codes(starts, *(weight * (distance.max() + 1) + distance).T)
     bounds = np.append(np.nonzero(starts)[0], count)
     made: list[Segment] = []
     at = 0
-    for start, period, periods in [*_phases(code, bounds), (count, 0, 0)]:
+    for start, period, periods in [*phases(code, bounds), (count, 0, 0)]:
         while at < start:
             stop = int(bounds[np.searchsorted(bounds, min(start, at + PLAIN_NODES), side="right") - 1])
             stop = stop if stop > at else int(bounds[np.searchsorted(bounds, at, side="right")])
@@ -250,42 +244,3 @@ def _segment(
         periods=periods,
         joined=joined,
     )
-
-
-def _phases(code: Int[np.ndarray, " nodes"], bounds: np.ndarray) -> list[tuple[int, int, int]]:
-    """Stretches in which the codes repeat at least four times: (first node, nodes per period, periods), in order.
-
-    A stretch is searched from the middle of what is left: there a steady phase is, if there is one.
-    """
-    found = []
-    spans = [(0, len(code))]
-    while spans:
-        low, high = spans.pop()
-        if high - low < 4 * PERIOD_LEVELS:
-            continue
-        middle = int(bounds[np.searchsorted(bounds, (low + high) // 2)])
-        period = _period(code, middle, high) if middle < high else 0
-        if not period:
-            if high - low > len(code) // 8:
-                spans += [(low, middle), (middle, high)]
-            continue
-        differs = np.nonzero(code[low : high - period] != code[low + period : high])[0] + low
-        split = np.searchsorted(differs, middle)
-        start = int(differs[split - 1]) + 1 if split else low
-        stop = (int(differs[split]) if split < len(differs) else high - period) + period
-        start = int(bounds[np.searchsorted(bounds, start)])
-        periods = (stop - start) // period
-        if periods < 4:
-            continue
-        found.append((start, period, periods))
-        spans += [(low, start), (start + periods * period, high)]
-    return sorted(found)
-
-
-def _period(code: Int[np.ndarray, " nodes"], middle: int, high: int) -> int:
-    """Shortest distance at which the codes from `middle` on repeat, 0 if none does before `high`."""
-    again = np.nonzero(code[middle + 1 : middle + 1 + (high - middle) // 2] == code[middle])[0] + 1
-    for period in again[:256].tolist():
-        if np.array_equal(code[middle : middle + period], code[middle + period : middle + 2 * period]):
-            return int(period)
-    return 0
