@@ -205,17 +205,19 @@ def activation_line(
         made_bytes: of a recomputation, or between input and weight gradient; None where tasks do neither.
     """
     table = timeline.table
-    own = np.arange(table.first[worker], table.first[worker + 1])
-    kind, kept = table.kind[own], kept_bytes[table.chunk[own]]
-    made = np.zeros(len(own)) if made_bytes is None else made_bytes[table.chunk[own]]
-    again = table.at[Kind.R][table.stage[own], table.micro_batch[own]] >= 0
-    change = np.select(
-        [kind == Kind.F, kind == Kind.R, kind == Kind.I, kind == Kind.W, kind == Kind.B],
-        [kept, made, made - kept, -made, -kept - made * again],
-        0.0,
-    )
+    own = slice(table.first[worker], table.first[worker + 1])
+    kind, chunk = table.kind[own], table.chunk[own]
+    made = np.zeros_like(kept_bytes) if made_bytes is None else made_bytes
+    of_kind = np.zeros((len(Kind), len(kept_bytes)))
+    of_kind[Kind.F], of_kind[Kind.R] = kept_bytes, made
+    of_kind[Kind.I], of_kind[Kind.W] = made - kept_bytes, -made
+    of_kind[Kind.B] = -kept_bytes
     if made_bytes is None:
-        change[kind == Kind.I], change[kind == Kind.W] = 0.0, -kept[kind == Kind.W]
+        of_kind[Kind.I], of_kind[Kind.W] = 0.0, -kept_bytes
+    change = of_kind[kind, chunk]
+    if Kind.R in table.kinds:
+        again = table.at[Kind.R][table.stage[own], table.micro_batch[own]] >= 0
+        change -= np.where((kind == Kind.B) & again, made[chunk], 0.0)
     changes = np.flatnonzero(change)
     begins = (kind == Kind.F) | (kind == Kind.R)
     # A worker's tasks follow each other, so their order is exact where their times are equal but for rounding.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from meshwright.schedules.columns import OWN
-from meshwright.schedules.events import Solution
+from meshwright.schedules.events import Events, Solution
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.memory import Footprint, MemoryUse, memory_use
 from meshwright.schedules.table import ScheduleTable
@@ -149,6 +149,19 @@ class Timeline:
             gradient=gradient[order],
         )
 
+    def hops_s(self) -> Float[np.ndarray, "2 stages"]:
+        """Seconds that what each virtual stage sends is under way at most, forward and backward; 0 where it stays."""
+        table, events = self.table, self.solution.events
+        longest_s = np.zeros((2, table.placement.stages))
+        if events.table is table and table.computes_only:
+            stage, backward, message = _one_of_each_way(events)
+            longest_s[backward, stage] = self._way_s(*message)
+            return longest_s
+        found = self.transfers()
+        way = found.gradient.astype(np.intp), table.stage[found.producer]
+        np.maximum.at(longest_s, way, found.end_s - found.start_s)
+        return longest_s
+
     def critical_path(self) -> CriticalPath:
         """The tasks that determine the makespan: from the last one to end back to what each one waited for longest."""
         events, end_s = self.solution.events, self.solution.end_s
@@ -192,6 +205,18 @@ class Timeline:
         # A pair of passes that run as one event may send another two results, each on a way of its own.
         gate = ((reads == node[sender][:, None]) & (ways == way[:, None]))[:, 1:].argmax(axis=1) + 1
         return self.solution.way_s[node[receiver], gate]
+
+
+@lru_cache(maxsize=8)
+def _one_of_each_way(
+    events: Events,
+) -> tuple[Int[np.ndarray, " ways"], Int[np.ndarray, " ways"], tuple[Int[np.ndarray, " ways"], ...]]:
+    """Virtual stages that send, whether backward, and of each one message as `Events.messages` has it: where nothing
+    holds messages up, all of one way take equally long."""
+    receiver, sender, way = events.messages
+    ways, one = np.unique(way, return_index=True)
+    backward = (ways >= events.table.p * events.table.v).astype(np.intp)
+    return events.table.stage[sender[one]], backward, (receiver[one], sender[one], ways)
 
 
 def timeline_of(table: ScheduleTable, solution: Solution) -> Timeline:

@@ -34,7 +34,8 @@ def columns(packed: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def times(data: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Start and end of every task, as the page adds them up."""
-    tasks, own = data["tasks"], columns(data["tasks"]["packed"])
+    tasks = data["tasks"]
+    own = columns(tasks["order"]) | columns(tasks["times"])
     usual = {tuple(key): seconds for *key, seconds in tasks["usual"]}
     joined = own.get("joined", np.zeros(tasks["count"], bool))
     start, end = np.zeros(tasks["count"]), np.zeros(tasks["count"])
@@ -57,7 +58,7 @@ def test_the_page_reads_the_tasks_of_the_schedule(schedule: tuple[str, int, int,
     start, end = times(data)
     assert start == pytest.approx(picture.timeline.start_s[picture.computed], abs=picture.end_s * 1e-9)
     assert end == pytest.approx(picture.timeline.end_s[picture.computed], abs=picture.end_s * 1e-9)
-    table, own = picture.timeline.table, columns(data["tasks"]["packed"])
+    table, own = picture.timeline.table, columns(data["tasks"]["order"])
     assert own["kind"].tolist() == table.kind[picture.computed].tolist()
     assert np.cumsum(own["micro_batch"]).tolist() == table.micro_batch[picture.computed].tolist()
 
@@ -97,6 +98,9 @@ def test_memory_over_time_peaks_where_the_estimate_does() -> None:
         found.step.estimate.stages, memory["workers"], memory["first"], memory["first"][1:], strict=False
     ):
         assert row["peak_bytes"] == pytest.approx(stage.peak_memory_bytes)
+        moments = np.cumsum(lines["after"][low:behind]) * memory["tick_s"]
+        expected = found.picture.memory[memory["workers"].index(row)].at_s
+        assert moments == pytest.approx(expected, abs=found.picture.end_s * 1e-6)
         highest = row["held_bytes"] + row["transient_bytes"] + lines["live_bytes"][low:behind].max()
         assert highest == pytest.approx(row["peak_bytes"], rel=1e-6)
 

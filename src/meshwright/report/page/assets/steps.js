@@ -5,23 +5,19 @@ import { unpacked } from "page/packed.js";
 // data: what Python's `picture_data` makes.
 export async function stepOf(data) {
   const { tasks } = data;
-  const [columns, memory] = await Promise.all([unpacked(tasks.packed), data.memory ? unpacked(data.memory.lines) : null]);
-  const { kind, chunk, gap, beyond, joined = null } = columns;
+  const [order, { gap, beyond }, memory] = await Promise.all([orderOf(tasks), unpacked(tasks.times), data.memory ? linesOf(data.memory) : null]);
+  const { kind, chunk, unit, worker, joined } = order;
   const count = tasks.count;
   const first = Int32Array.from(tasks.first);
   const workers = first.length - 1;
-  const [start, end, unit, worker] = [new Float64Array(count), new Float64Array(count), new Int32Array(count), new Int32Array(count)];
+  const [start, end] = [new Float64Array(count), new Float64Array(count)];
   const chunks = 1 + Math.max(0, ...data.stages.chunk);
   const kinds = data.kinds.length;
   const usual = new Float64Array(workers * chunks * kinds);
   for (const [row, part, of, seconds] of tasks.usual) usual[(row * chunks + part) * kinds + of] = seconds;
-  let number = 0;
   for (let row = 0; row < workers; row++) {
     let at = 0;
     for (let task = first[row]; task < first[row + 1]; task++) {
-      number += columns.micro_batch[task];
-      unit[task] = number;
-      worker[task] = row;
       if (joined && joined[task]) {
         start[task] = start[task - 1];
         end[task] = end[task - 1];
@@ -34,9 +30,41 @@ export async function stepOf(data) {
   const critical = [];
   for (const step of data.critical) critical.push((critical.at(-1) ?? 0) + step);
   const step = { data, count, workers, chunks, first, kind, chunk, unit, worker, start, end, joined, critical, memory, end_s: data.end_s,
-    most: Math.floor(unit.reduce((most, own) => Math.max(most, own), 0) / data.segments) };
+    used: order.used, most: Math.floor(order.most / data.segments) };
   step.stage = stageOf(data);
   return step;
+}
+
+// What a table's tasks are, worker after worker: the same while a slider moves, so that the last ones are kept.
+const [orders, MOST_ORDERS] = [new Map(), 4];
+async function orderOf({ count, first, order }) {
+  const known = orders.get(order.deflated);
+  if (known) return known;
+  const { kind, chunk, micro_batch, joined = null } = await unpacked(order);
+  const [unit, worker] = [new Int32Array(count), new Int32Array(count)];
+  let [number, most] = [0, 0];
+  for (let row = 0; row + 1 < first.length; row++) {
+    for (let task = first[row]; task < first[row + 1]; task++) {
+      unit[task] = number += micro_batch[task];
+      worker[task] = row;
+      most = Math.max(most, number);
+    }
+  }
+  const found = { kind, chunk, unit, worker, joined, most, used: [...new Set(kind)].sort((a, b) => a - b) };
+  orders.set(order.deflated, found);
+  if (orders.size > MOST_ORDERS) orders.delete(orders.keys().next().value);
+  return found;
+}
+
+// Memory of all workers as columns: moments, and bytes of activations from each to the next.
+export async function linesOf({ first, tick_s, lines }) {
+  const { after, live_bytes } = await unpacked(lines);
+  const at_s = new Float64Array(after.length);
+  for (let row = 0; row + 1 < first.length; row++) {
+    let ticks = 0;
+    for (let at = first[row]; at < first[row + 1]; at++) at_s[at] = (ticks += after[at]) * tick_s;
+  }
+  return { at_s, live_bytes };
 }
 
 // The virtual stage of a worker's chunk.

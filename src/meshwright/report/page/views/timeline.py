@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from meshwright.errors import UnsupportedError
 from meshwright.report.page.packed import TICKS, deflated, gaps_and_durations
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture, paler
-from meshwright.schedules import Kind, Timeline
+from meshwright.schedules import Kind, ScheduleTable, Timeline
+from meshwright.schedules.kinds import LANE, Lane
 from meshwright.shapes import Float, Int
 
 COMMUNICATION = ("tp", "cp", "ep", "pp", "dp")
@@ -125,8 +127,11 @@ def memory_lines(picture: Picture) -> dict[str, Any] | None:
                 "peak_s": float(line.at_s[peak]) if len(line.at_s) else 0.0,
             }
         )
-    columns = {"at_s": np.concatenate(at).astype(np.float32), "live_bytes": np.concatenate(live).astype(np.float32)}
-    return {"workers": rows, "first": first, "lines": deflated(columns), "exact": exact}
+    # What repeats in a step repeats in what lies between its moments, not in the moments.
+    tick_s = (picture.end_s or 1.0) / TICKS
+    after = [np.rint(np.diff(moments, prepend=0.0) / tick_s) for moments in at]
+    columns = {"after": np.concatenate(after).astype(np.int32), "live_bytes": np.concatenate(live).astype(np.float32)}
+    return {"workers": rows, "first": first, "tick_s": tick_s, "lines": deflated(columns), "exact": exact}
 
 
 def _binned(picture: Picture, worker: int) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " bins"]]:
@@ -155,42 +160,76 @@ def _workers(picture: Picture) -> list[dict[str, Any]]:
     return rows
 
 
-def _tasks(picture: Picture) -> dict[str, Any]:
-    """Kind, chunk and micro-batch of every task that computes, with what lies before it; times of kinds apart."""
-    timeline, own = picture.timeline, picture.computed
-    table = timeline.table
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class _Order:
+    """What the tasks of a table are that compute, however long they take."""
+
+    own: Int[np.ndarray, " tasks"]
+    """Among all tasks of the table."""
+    first: list[int]
+    """Of each worker, and their number."""
+    alone: Int[np.ndarray, " tasks_alone"]
+    """Those that do not run together with the one before them, whose times they would have."""
+    worker: Int[np.ndarray, " tasks_alone"]
+    classes: list[list[int]]
+    """Worker, chunk and kind of tasks that usually take equally long."""
+    of_class: Int[np.ndarray, " tasks_alone"]
+    one_of: Int[np.ndarray, " classes"]
+    """The first task of each class, among those alone; -1 where a class has none."""
+    packed: dict[str, Any]
+
+
+@lru_cache(maxsize=8)
+def _order(table: ScheduleTable) -> _Order:
+    """The tasks that compute: what stays the same while a slider moves."""
+    own = np.flatnonzero(LANE[table.kind] == Lane.COMPUTE)
     worker, kind, chunk = table.worker[own], table.kind[own], table.chunk[own]
-    joined = picture.joined[own]
-    lasting_s = np.where(joined, 0.0, (timeline.end_s - timeline.start_s)[own])
     # One number says all three: sorting columns of three takes several times as long.
     shape = table.p, int(chunk.max(initial=0)) + 1, len(Kind)
     keys, of_class = np.unique(np.ravel_multi_index((worker, chunk, kind), shape), return_inverse=True)
-    classes = np.stack(np.unravel_index(keys, shape))
-    usual_s = _middles(lasting_s[~joined], of_class[~joined], classes.shape[1])
-    tick_s = (picture.end_s or 1.0) / TICKS
-    first = np.searchsorted(worker, np.arange(table.p + 1))
-    gap, beyond = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
-    for low, behind in pairwise(first):
-        # A task that runs together with the one before it has its times.
-        alone = low + np.flatnonzero(~joined[low:behind])
-        gap[alone], beyond[alone] = gaps_and_durations(
-            timeline.start_s[own][alone], timeline.end_s[own][alone], usual_s[of_class[alone]], tick_s
-        )
+    alone = np.arange(len(own)) if table.fused is None else np.flatnonzero(~table.fused[own])
+    one_of = np.full(len(keys), -1)
+    one_of[of_class[alone][::-1]] = np.arange(len(alone))[::-1]
     columns = {
         "kind": kind.astype(np.uint8),
         "chunk": chunk.astype(np.uint8),
         "micro_batch": np.diff(table.micro_batch[own], prepend=0).astype(np.int32),
-        "gap": gap.astype(np.int32),
-        "beyond": beyond.astype(np.int32),
     }
-    if joined.any():
-        columns["joined"] = joined.astype(np.uint8)
+    if table.fused is not None:
+        columns["joined"] = table.fused[own].astype(np.uint8)
+    return _Order(
+        own=own,
+        first=np.searchsorted(worker, np.arange(table.p + 1)).tolist(),
+        alone=alone,
+        worker=worker[alone],
+        classes=np.stack(np.unravel_index(keys, shape), axis=1).tolist(),
+        of_class=of_class[alone],
+        one_of=one_of,
+        packed=deflated(columns),
+    )
+
+
+def _tasks(picture: Picture) -> dict[str, Any]:
+    """Kind, chunk and micro-batch of every task that computes, with what lies before it; times of kinds apart."""
+    timeline, order = picture.timeline, _order(picture.timeline.table)
+    alone = order.own[order.alone]
+    start_s, end_s = timeline.start_s[alone], timeline.end_s[alone]
+    tick_s = (picture.end_s or 1.0) / TICKS
+    lasting_s = end_s - start_s
+    usual_s = np.where(order.one_of >= 0, np.append(lasting_s, 0.0)[order.one_of], 0.0)
+    if len(alone) and np.abs(lasting_s - usual_s[order.of_class]).max() > 0.5 * tick_s:
+        usual_s = _middles(lasting_s, order.of_class, len(usual_s))
+    gap, beyond = np.zeros((2, len(order.own)), np.int32)
+    gap[order.alone], beyond[order.alone] = gaps_and_durations(
+        start_s, end_s, usual_s[order.of_class], order.worker, tick_s
+    )
     return {
-        "count": len(own),
-        "first": first.tolist(),
+        "count": len(order.own),
+        "first": order.first,
         "tick_s": tick_s,
-        "usual": [[*map(int, key), float(length)] for key, length in zip(classes.T, usual_s, strict=True)],
-        "packed": deflated(columns),
+        "usual": [[*key, length] for key, length in zip(order.classes, usual_s.tolist(), strict=True)],
+        "order": order.packed,
+        "times": deflated({"gap": gap, "beyond": beyond}),
     }
 
 
@@ -206,12 +245,8 @@ def _middles(
 
 def _hops(picture: Picture) -> Mapping[str, list[float]]:
     """Seconds that what each virtual stage sends is under way, forward and backward; 0 where it stays on its worker."""
-    table, found = picture.timeline.table, picture.transfers
-    seconds = {name: np.zeros(table.placement.stages) for name in ("forward", "backward")}
-    stage = table.stage[found.producer]
-    for name, which in (("forward", ~found.gradient), ("backward", found.gradient)):
-        np.maximum.at(seconds[name], stage[which], (found.end_s - found.start_s)[which])
-    return {name: values.tolist() for name, values in seconds.items()}
+    forward_s, backward_s = picture.timeline.hops_s().tolist()
+    return {"forward": forward_s, "backward": backward_s}
 
 
 def _critical(timeline: Timeline) -> list[int]:

@@ -1,7 +1,7 @@
 import { explains } from "page/card.js";
 import { MEMORY, memory as memoryColour } from "page/colours.js";
 import { secondsText } from "page/pipeline.js";
-import { unpacked } from "page/packed.js";
+import { linesOf } from "page/steps.js";
 import { axisStrip, memoryStrip } from "page/strips.js";
 import { html } from "page/svg.js";
 import { treemap } from "page/treemap.js";
@@ -124,7 +124,7 @@ const filled = (stage) => stage.peak_memory_bytes / stage.capacity_bytes;
 async function overTime(data) {
   const { over_time } = data;
   return {
-    memory: await unpacked(over_time.memory.lines), end_s: over_time.end_s,
+    memory: await linesOf(over_time.memory), end_s: over_time.end_s,
     data: { memory: over_time.memory, workers: data.names.map((name) => ({ name })) },
   };
 }

@@ -223,7 +223,7 @@ function keyboard(host, canvas, words, say, follow) {
 
 export function kindsLegend(step) {
   const { data } = step;
-  const used = [...new Set(step.kind)].sort((a, b) => a - b).map((kind) => data.kinds[kind]);
+  const used = step.used.map((kind) => data.kinds[kind]);
   const lanes = [...new Set(data.spans.map(([, , , , lane]) => lane))];
   const swatch = (colour, pattern) => html("i", { class: `swatch ${pattern}`, style: { "background-color": colour } });
   return html("ul", { class: "legend" },
