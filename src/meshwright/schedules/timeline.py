@@ -153,6 +153,8 @@ class Timeline:
         """Seconds that what each virtual stage sends is under way at most, forward and backward; 0 where it stays."""
         table, events = self.table, self.solution.events
         longest_s = np.zeros((2, table.placement.stages))
+        if not len(events.messages[0]):
+            return longest_s
         if events.table is table and table.computes_only:
             stage, backward, message = _one_of_each_way(events)
             longest_s[backward, stage] = self._way_s(*message)

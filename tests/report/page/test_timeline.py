@@ -72,6 +72,10 @@ def test_what_leaves_a_stage_is_under_way_as_long_as_the_schedule_has_it(schedul
     assert told == pytest.approx(found.end_s - found.start_s)
 
 
+def test_nothing_is_under_way_where_one_stage_holds_all() -> None:
+    assert picture_data(unequal_picture("1f1b", 1, 8))["hops_s"] == {"forward": [0.0], "backward": [0.0]}
+
+
 def test_the_critical_path_is_the_schedules() -> None:
     picture = unequal_picture("1f1b", 4, 8)
     path = np.cumsum(picture_data(picture)["critical"])
