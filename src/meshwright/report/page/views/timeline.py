@@ -190,7 +190,7 @@ def _order(table: ScheduleTable) -> _Order:
     alone = np.arange(len(own)) if table.fused is None else np.flatnonzero(~table.fused[own])
     one_of = np.full(len(keys), -1)
     one_of[of_class[alone][::-1]] = np.arange(len(alone))[::-1]
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "kind": kind.astype(np.uint8),
         "chunk": chunk.astype(np.uint8),
         "micro_batch": np.diff(table.micro_batch[own], prepend=0).astype(np.int32),
