@@ -29,7 +29,7 @@ from meshwright.shapes import Bool, Float, Int
 PERIOD_LEVELS = 16
 """Short periods are joined until they have about this many levels: looking for a return costs as much as a few."""
 FEWEST_PERIODS = 4
-"""Of a phase, each of `PERIOD_LEVELS` nodes at least."""
+"""Periods of the shortest phase, each of `PERIOD_LEVELS` nodes at least."""
 RETURNED = 4e-14
 """Two states that agree up to a constant within this part of their moment are one state, but for rounding."""
 
@@ -226,12 +226,12 @@ class Phase:
     start: int
     """Place of its first event."""
     events: int
-    """Of one period."""
+    """Events of one period."""
     periods: int
     level: int
-    """Its first level."""
+    """The first level."""
     levels: int
-    """Of one period."""
+    """Levels of one period."""
     depth: int
     """Largest distance back to what an event of it reads."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.shapes import Float, Int
 
 LEVEL = 1
-"""Of zlib: what is packed repeats itself, which the lowest finds in a third of the time."""
+"""zlib's effort: what is packed repeats itself, which the lowest finds in a third of the time."""
 TICKS = 2.0**31
 """Ticks in the length of a step: moments are whole numbers of them, half a nanosecond where a step takes one second."""
 

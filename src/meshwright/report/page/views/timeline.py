@@ -167,9 +167,9 @@ class _Order:
     own: Int[np.ndarray, " tasks"]
     """Among all tasks of the table."""
     first: list[int]
-    """Of each worker, and their number."""
+    """The first task of each worker, and the number of tasks."""
     alone: Int[np.ndarray, " tasks_alone"]
-    """Those that do not run together with the one before them, whose times they would have."""
+    """Tasks that do not run together with the one before them, whose times they would have."""
     worker: Int[np.ndarray, " tasks_alone"]
     classes: list[list[int]]
     """Worker, chunk and kind of tasks that usually take equally long."""
