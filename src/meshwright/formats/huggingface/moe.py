@@ -113,7 +113,7 @@ bailing_moe = Family(
     rule=_bailing,
 )
 bailing_hybrid = replace(bailing_moe, title="Ling 3")
-"""Its class is in transformers; those of the others come with their weights."""
+"""The one Ling whose class is in transformers; those of the others come with their weights."""
 dots1 = Family(
     title="dots.llm1",
     fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"},

@@ -21,7 +21,7 @@ STEP = "step"
 
 
 class RanksOnWorkers:
-    """As `RanksOnDevices`, whose devices then stand for those of workers; states stay with these between steps."""
+    """Steps of `RanksOnDevices` whose devices stand for those of workers; states stay with these between steps."""
 
     def __init__(self, ranks: RanksOnDevices, runtime: Callable[[StepProgram, Mesh], Runtime]) -> None:
         """Nothing is compiled before the first call.

@@ -43,7 +43,7 @@ class JobTraining(PlannedTraining):
     @property
     @abstractmethod
     def mesh_devices(self) -> tuple[tuple[int, ...], ...]:
-        """Of each mesh the numbers of its devices in the cluster."""
+        """Numbers in the cluster of the devices of each mesh."""
 
     @property
     def mesh_sizes(self) -> tuple[int, ...]:

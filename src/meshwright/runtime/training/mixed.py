@@ -25,7 +25,7 @@ class MixedTraining(JobTraining):
 
     @property
     def mesh_devices(self) -> tuple[tuple[int, ...], ...]:
-        """Those of every worker, pipeline after pipeline."""
+        """Numbers of the devices of every worker, pipeline after pipeline."""
         return tuple(held(worker) for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
 
     def model(self, pipeline: Pipeline) -> Model:
