@@ -32,7 +32,8 @@ CONVERTED = {
 }
 """What the matrices of an expert were called where PEFT takes these names for the parameters: gate, up, down."""
 _PARAMETERS = (
-    *("aria", "axk1", "axk2", "bailing_hybrid", "deepseek_v4", "flint", "gemma4", "glm5_next", "gpt_oss"),
+    *("aria", "axk1", "axk2", "bailing_hybrid", "deepseek_v4", "dots3_note", "flint", "gemma4", "glm5_next"),
+    *("gpt_oss", "mistral_large4"),
     *("granitemoe", "granitemoe_swa", "granitemoehybrid", "hy_v3", "hy_v4", "jamba", "kimi_k25", "kimi_linear"),
     *("kolibri1", "laguna", "lfm2_moe", "llama4", "longcat_flash", "mimo_v2"),
     *("minimax_m3", "mistral4", "nemotron_h", "phimoe", "qwen2_moe", "qwen3_5_moe", "qwen3_vl_moe", "step3p5"),

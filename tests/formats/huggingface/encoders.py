@@ -40,6 +40,20 @@ RELATIVE: dict[str, Any] = {
     "type_vocab_size": 0,
     "position_biased_input": False,
 }
+
+
+def _gemma_side(hidden: int, layers: int, heads: int, width: int) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {
+        **sizes,
+        "num_key_value_heads": heads // 2,
+        "head_dim": 256,
+        "intermediate_size": width,
+        "vocab_size": 256000,
+    }
+
+
+T5GEMMA_2B = _gemma_side(2304, 26, 8, 9216)
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "t5-small": (_t5(512, 8, 6, 2048), 60_506_624),
     "t5-base": (_t5(768, 12, 12, 3072), 222_903_552),
@@ -50,6 +64,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "bart-large": (_sides("bart", 1024, 12, 16, vocab_size=50265), 406_291_456),
     "whisper-large-v3": (_sides("whisper", 1280, 32, 20, vocab_size=51866, num_mel_bins=128), 1_543_490_560),
     "bert-base": (_encoder("bert", 768, 12, 12, vocab_size=30522), 109_514_298),
+    "t5gemma-2b-2b": ({"model_type": "t5gemma", "encoder": T5GEMMA_2B, "decoder": T5GEMMA_2B}, 5_596_853_760),
+    "t5gemma-9b-2b": (
+        {"model_type": "t5gemma", "encoder": _gemma_side(3584, 42, 16, 14336), "decoder": T5GEMMA_2B},
+        12_292_375_296,
+    ),
     "esm2-650m": (
         {
             **_encoder("esm", 1280, 33, 20, vocab_size=33, max_position_embeddings=1026),

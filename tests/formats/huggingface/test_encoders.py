@@ -107,3 +107,9 @@ def test_the_class_says_what_an_encoder_predicts(config: dict[str, Any], name: s
     model = read_config({**config, "architectures": [name], "id2label": LABELS}, "m")
     assert model.parameters == parameters
     assert (model.predicted == model.vocab) == name.endswith("MaskedLM")
+
+
+def test_an_encoder_of_remote_code_is_known_by_its_class() -> None:
+    known = {**ROBERTA, "architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta"}
+    unnamed = {key: value for key, value in known.items() if key != "model_type"}
+    assert read_config(unnamed, "m") == read_config(known, "m")

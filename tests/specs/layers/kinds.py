@@ -34,6 +34,7 @@ KINDS: tuple[LayerPart, ...] = (
     ),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, latent_norms=False),
     LatentAttention(heads=8, q_rank=None, kv_rank=16, nope_dim=8, rope_dim=0, value_dim=8, gate="head"),
+    LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, window=64),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, gate="wide", sinks=True),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, gate="latent"),
     LatentAttention(

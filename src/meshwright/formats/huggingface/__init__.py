@@ -61,6 +61,8 @@ FAMILIES: dict[str, str] = {
     "deepseek_v4": "moe.deepseek_v4",
     "dots1": "moe.dots1",
     "emu3_text_model": "dense.llama",
+    "dots3_note": "moe_latent.dots3_note",
+    "dots3_note_text": "moe_latent.dots3_note",
     "ernie4_5": "dense.ernie4_5",
     "ernie4_5_moe": "moe.ernie4_5_moe",
     "eurobert": "dense.eurobert",
@@ -158,7 +160,9 @@ FAMILIES: dict[str, str] = {
     "ministral": "dense.ministral",
     "ministral3": "dense.ministral3",
     "mistral": "dense.mistral",
-    "mistral4": "moe.mistral4",
+    "mistral4": "moe_latent.mistral4",
+    "mistral_large4": "moe_latent.mistral_large4",
+    "mistral_large4_text": "moe_latent.mistral_large4",
     "mixtral": "moe.mixtral",
     "mllama_text_model": "dense.llama",
     "molmo": "remote.molmo",
@@ -262,6 +266,7 @@ WHOLE: dict[str, str] = {
     "roformer": "bidirectional.roformer",
     "siglip": "clip.siglip",
     "t5": "encoders.t5",
+    "t5gemma": "t5gemma.t5gemma",
     "umt5": "encoders.umt5",
     "vit": "encoders.vit",
     "whisper": "encoders.whisper",
@@ -299,6 +304,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             code="MW204",
         )
     said = config.get("model_type")
+    if said is None and "type_vocab_size" in config:
+        said = import_module(f"{__name__}.heads").encoder_of_class(config)
     if isinstance(said, str) and said in WHOLE:
         from meshwright.formats.huggingface.tower import one_side, section
 

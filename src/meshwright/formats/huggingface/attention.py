@@ -52,7 +52,11 @@ def read_attention(fields: Fields, hidden: int, layers: int) -> AttentionKinds:
     if fields.given("kv_lora_rank"):
         latent = _latent(fields)
         latents = tuple(replace(latent, indexer=indexer) for indexer in indexers)
-        return AttentionKinds(full=latents, narrow=latents)
+        words = fields.raw("layer_types")
+        near = fields.maybe("sliding_window") if isinstance(words, list) and "sliding_attention" in words else None
+        return AttentionKinds(
+            full=latents, narrow=latents if near is None else (replace(latent, window=near),) * layers
+        )
     grouped = _grouped(fields, hidden)
     groups = fields.wholes("num_key_value_heads", layers)
     full = _with_groups(fields, _full(fields, grouped), groups or [None] * layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -55,6 +56,32 @@ BARE = {
 }
 """Families whose bare model is published for embeddings, and whether it has a pooler: a square matrix over the first
 token."""
+
+
+_TYPES = {
+    "Bert": "bert",
+    "Camembert": "camembert",
+    "DebertaV2": "deberta-v2",
+    "DistilBert": "distilbert",
+    "Electra": "electra",
+    "MPNet": "mpnet",
+    "ModernBert": "modernbert",
+    "NomicBert": "nomic_bert",
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+}
+"""`model_type` by the start of a class's name."""
+
+
+def encoder_of_class(config: Mapping[str, object]) -> str | None:
+    """The `model_type` of an encoder whose config leaves it to its class, as files of remote code do.
+
+    Args:
+        config: without `model_type`.
+    """
+    said = config.get("architectures")
+    name = said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
+    return _TYPES.get(re.sub(r"(For[A-Z].*|Model)$", "", name))
 
 
 def with_head_of_encoder(fields: Fields, model: ModelSpec) -> ModelSpec:

@@ -370,9 +370,8 @@ cohere2_moe = Family(
     sparse=True,
     rule=_cohere2_moe,
 )
-mistral4 = Family(
-    title="Mistral Small 4", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"), sparse=True
-)
+
+
 step3p5 = Family(
     title="Step 3.5 and 3.7",
     fixed={"qk_norm": "head", "head_gate": True, "expert_width_stated": True},

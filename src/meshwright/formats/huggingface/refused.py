@@ -34,6 +34,7 @@ REFUSED: dict[str, str] = {
     "blip": "an encoder of text that reads an encoder of images",
     "blt": "bytes in patches of unequal length, with an encoder and a decoder of their own",
     "canary": _CONVOLVED,
+    "clip_text_model": "one side of a pair of encoders alone",
     "clip_vision_model": _TOWER,
     "cohere_asr": _CONVOLVED,
     "convbert": "convolutions beside its attention",

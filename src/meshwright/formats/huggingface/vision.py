@@ -50,6 +50,7 @@ TOWERS: dict[str, str] = {
     "minimax_m3_vl": "vision_merged.minimax_m3",
     "ministral3": "vision_merged.mistral3",
     "mistral3": "vision_merged.mistral3",
+    "mistral_large4": "vision_merged.mistral3",
     "mllama": "vision_fixed.mllama",
     "muse_glimmer": "vision_merged.muse_glimmer",
     "ovis2": "vision_fixed.ovis2",

@@ -62,6 +62,8 @@ class LatentAttention(AttentionMixer):
     latent and its norm side by side (A.X K2)."""
     sinks: bool = False
     """One learned sink logit per head."""
+    window: int | None = None
+    """Keys that a query sees at most; None for all (dots3.note has layers of both kinds)."""
 
     def __post_init__(self) -> None:
         check = Check("latent attention")
@@ -70,6 +72,8 @@ class LatentAttention(AttentionMixer):
         check.one_of("gate", self.gate, ("none", "head", "wide", "latent"))
         if self.q_rank is not None:
             check.whole("q_rank", self.q_rank)
+        if self.window is not None:
+            check.whole("window", self.window)
         picks = self.indexer is not None
         check.that(self.causal or not picks, "causal", self.causal, "an indexer picks among earlier keys")
         check.done()
@@ -83,11 +87,6 @@ class LatentAttention(AttentionMixer):
     def head_dim(self) -> int:
         """Width of a query or key head."""
         return self.nope_dim + self.rope_dim
-
-    @property
-    def window(self) -> None:
-        """Latent attention has no window."""
-        return None
 
     @property
     def query_width(self) -> int:
