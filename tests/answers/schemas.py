@@ -24,7 +24,7 @@ from meshwright.formats.plan_json import PLAN_SCHEMA, plan_schemas
 from meshwright.formats.writing import write_file
 
 DOCS = Path(__file__).parents[2] / "docs"
-FOLDER = Path(str(document_schemas.FOLDER))
+FOLDER = document_schemas.FOLDER
 PAGE = DOCS / "json.md"
 START, END = "<!-- schemas: make schemas -->\n", "<!-- end of schemas -->\n"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import metadata
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def version() -> str:
 @cache
 def commit() -> str | None:
     """The commit that the package was built from, where its build or its installer wrote it down; else None."""
-    built = files("meshwright").joinpath(COMMIT_FILE)
+    built = Path(__file__).parents[1] / COMMIT_FILE
     if built.is_file():
         return built.read_text(encoding="ascii").strip() or None
     try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-FOLDER = files("meshwright.formats").joinpath("schemas")
+FOLDER = Path(__file__).with_name("schemas")
 PRINTED = "x-printed-by"
 """Key of a schema: the verbs whose `--json` prints the document."""
 _OF_A_FILE = ("$id", "$schema", PRINTED)

@@ -38,7 +38,7 @@ from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult, S
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.space import Space
-from meshwright.search.table import of_each_pair, per_pair
+from meshwright.search.table import distinct_values, of_each_pair, per_pair
 from meshwright.search.watching import SpaceWatch, found, watcher
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
@@ -293,7 +293,7 @@ class SpaceSearch:
 
     def whole_block(self, rows: PricedRows) -> Block | None:
         """The same, whether they fit or not."""
-        shapes = self.shapes_of(int(rows.grid.pp[0]), *np.unique(rows.grid.m).tolist())
+        shapes = self.shapes_of(int(rows.grid.pp[0]), *distinct_values(rows.grid.m)[0].tolist())
         return None if shapes is None else Block(rows, shapes)
 
     def shapes_of(self, pp: int, *micro_batches: int) -> ShapeTables | None:

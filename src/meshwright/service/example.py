@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from meshwright.app.made_by import commit, version
@@ -32,7 +32,7 @@ def example_page() -> str:
 @cache
 def recorded_example() -> dict[str, Any]:
     """What was recorded."""
-    found: dict[str, Any] = json.loads(files("meshwright.service").joinpath(FILE).read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(Path(__file__).with_name(FILE).read_text(encoding="utf-8"))
     return found
 
 

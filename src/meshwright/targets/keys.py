@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
@@ -73,7 +72,7 @@ class Key:
 def known_keys(package: str) -> dict[str, Key]:
     """Keys of a target by path, from the `keys.tsv` of its folder."""
     found = {}
-    for line in (files(package) / "keys.tsv").read_text(encoding="utf-8").splitlines():
+    for line in _table(package).read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
         path, kinds, *choices = line.split("\t")
@@ -82,10 +81,15 @@ def known_keys(package: str) -> dict[str, Key]:
     return found
 
 
+def _table(package: str) -> Path:
+    """Where a target's folder has its keys."""
+    return Path(__file__).with_name(package.rpartition(".")[2]) / "keys.tsv"
+
+
 def keys_of(target: str, keys: Mapping[str, Any]) -> Keys:
     """The keys that a target's own configuration has; none where its keys are no table of facts."""
     package = f"meshwright.targets.{target.replace('-', '_')}"
-    known = known_keys(package) if (files(package) / "keys.tsv").is_file() else {}
+    known = known_keys(package) if _table(package).is_file() else {}
     return {path: value for path, value in keys.items() if path in known}
 
 

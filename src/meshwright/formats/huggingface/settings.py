@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError, Problem
@@ -111,7 +111,7 @@ def _number(config: Mapping[str, Any], *names: str) -> float | None:
 @cache
 def _class_defaults() -> dict[str, tuple[str | None, float | None, float | None]]:
     found = {}
-    for line in (files(__package__) / "class_defaults.tsv").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name("class_defaults.tsv").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             name, activation, epsilon, base = line.split("\t")
             numbers = (float(epsilon) if epsilon else None, float(base) if base else None)
@@ -128,7 +128,7 @@ def class_sizes(said: str) -> Mapping[str, int]:
 
     Source: fields of the configuration classes of transformers 5.24.0, in class_sizes.tsv.
     """
-    for line in (files(__package__) / "class_sizes.tsv").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name("class_sizes.tsv").read_text(encoding="utf-8").splitlines():
         name, _, sizes = line.partition("\t")
         if name == said:
             pairs = (pair.split("=") for pair in sizes.split())

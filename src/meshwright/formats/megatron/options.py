@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.megatron.earlier import EARLIER
@@ -36,7 +36,7 @@ class Option:
 def known_options() -> dict[str, Option]:
     """Every option by each of its flags."""
     found = {}
-    text = (files(__package__) / "options.tsv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("options.tsv").read_text(encoding="utf-8")
     for line in text.splitlines():
         if line.startswith("#"):
             continue

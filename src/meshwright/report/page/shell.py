@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
@@ -81,7 +81,7 @@ def _views_module(views: Sequence[str]) -> str:
 @cache
 def asset(name: str) -> str:
     """A file of `assets` as text."""
-    return files("meshwright.report.page").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+    return Path(__file__).parent.joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
 
 
 def styles() -> str:

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError, Problem
@@ -117,7 +117,7 @@ _CARRIED = ("tensor_parallel", "sequence_parallel_size", "expert_parallel")
 @cache
 def known() -> frozenset[str]:
     """Every flag of its parser."""
-    lines = (files(__package__) / "options.tsv").read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name("options.tsv").read_text(encoding="utf-8").splitlines()
     return frozenset(flag for line in lines if not line.startswith("#") for flag in line.partition("\t")[0].split(","))
 
 
