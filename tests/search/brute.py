@@ -11,7 +11,7 @@ from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.search.axes import recompute_words
-from meshwright.search.geometry import most_chunks
+from meshwright.search.space import most_chunks
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.row import recompute_fields
 from tests.search.spaces import SmallSpace

@@ -8,9 +8,9 @@ import pytest
 from meshwright.estimate.items import FULL, NONE, Item
 from meshwright.schedules import Schedule, schedule_named
 from meshwright.search import geometry
-from meshwright.search.geometry import ShapeFactory, most_chunks
+from meshwright.search.geometry import ShapeFactory
 from meshwright.search.paths import Lengths, longest_of, order_free_lengths, path_items
-from meshwright.search.space import Space
+from meshwright.search.space import Space, most_chunks
 from meshwright.shapes import Float
 from meshwright.specs import LayerRun, ModelSpec, Workload
 from tests.search.spaces import DENSE, WINDOWED, model

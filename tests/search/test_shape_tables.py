@@ -19,7 +19,7 @@ def test_shapes_are_the_same_whatever_was_built_before(name: str) -> None:
     model = resolve(name)
     used = ShapeFactory.of(model, STEP, Space())
     for m in NUMBERS:
-        fresh = ShapeFactory(model, used.layout, used.space, used.words, used.items)
+        fresh = ShapeFactory(model, used.layout, used.space, used.words, used.items, used.schedules)
         after, alone = (factory.shapes(4, m) for factory in (used, fresh))
         if alone is None:
             assert after is None

@@ -6,7 +6,7 @@ A schedule's file is read when the schedule is first asked for: a plan of 1F1B d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
@@ -109,6 +109,9 @@ class Names(Sequence[str]):
     def __getitem__(self, index: slice) -> Sequence[str]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         return self._all()[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self._all())

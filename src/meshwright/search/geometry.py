@@ -6,7 +6,6 @@ Multiply item costs by these and a whole block of plans is bounded; the simulato
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -18,7 +17,7 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
-from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
+from meshwright.schedules import Placement, Schedule
 from meshwright.schedules.bounds import PathBound
 from meshwright.search.axes import recompute_words
 from meshwright.search.fullest import Fullest, fullest_workers
@@ -32,24 +31,17 @@ from meshwright.search.paths import (
     path_items,
 )
 from meshwright.search.shape_tables import PipelineShapes, ShapeTables
-from meshwright.search.space import Space
+from meshwright.search.space import MOST_PASSES, Space, pipelines_of, schedules_of
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import default_schedule, recompute_of
+from meshwright.specs.row import recompute_of
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 
 TYPICAL_MICRO_BATCHES = 64
 """Micro-batches for which the paths of a template are chosen."""
-MOST_PASSES = 4096
-"""Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
-they are part of the space if their order does not repeat: their whole tables are built."""
-MOST_REPEATED = 16 * MOST_PASSES
-"""Largest p x m x v of the table from which longer steps are continued."""
 BUILT_BETWEEN_LOOKS = 8
 """Pipelines whose shapes are built before the time that is left is looked at again."""
-MOST_CHUNKS = 4
-"""Most chunks per worker of such schedules."""
 AXES = ("vpp", "schedule", "recompute")
 """Axes of a space that say which shapes there are."""
 
@@ -78,6 +70,8 @@ class ShapeFactory:
     words: tuple[str, ...]
     """Ways to recompute, as words of the axis."""
     items: tuple[Item, ...]
+    schedules: tuple[Schedule, ...]
+    """Those of the space, in the order of the catalogue, then those with settings."""
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
     """Items per chunk, which no number of micro-batches changes."""
@@ -95,37 +89,23 @@ class ShapeFactory:
     """All shapes of a pipeline that was sketched first, for the next space that asks for them."""
     built: dict[tuple[object, ...], PipelineShapes] = field(default_factory=dict)
     """All shapes of a pipeline whose schedule brings a bound of its own."""
+    listed: dict[tuple[int, int], list[tuple[Schedule, int]]] = field(default_factory=dict)
+    """Pipelines of so many workers and micro-batches that the space has."""
     made: dict[tuple[int, tuple[int, ...]], ShapeTables | None] = field(default_factory=dict)
-    """All shapes of so many workers and micro-batches; the only ones that depend on the space."""
+    """All shapes of these; with `listed` the only ones that depend on the space."""
 
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
         """The factory for the recompute modes of the search; spaces equal in what shapes depend on share one."""
         words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
-        return _factory(model, workload.seq_len, words, Space(pins=tuple(p for p in space.pins if p[0] in AXES)))
+        own = Space(pins=tuple(p for p in space.pins if p[0] in AXES))
+        return _factory(model, workload.seq_len, words, own, schedules_of(own))
 
     def pipelines(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Schedules and chunk counts that p workers and m micro-batches allow."""
-        chunk_counts = self.space.pinned("vpp")
-        if p == 1:
-            # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
-            return [(schedule_named(default_schedule(1)), 1)] if chunk_counts is None or 1 in chunk_counts else []
-        found = []
-        for schedule in self.schedules:
-            for v in chunk_options(schedule, min(self.model.most_stages // p, most_chunks(schedule, p, m))):
-                if chunk_counts is not None and v not in chunk_counts:
-                    continue
-                if not schedule.problems(p, m, v):
-                    found.append((schedule, v))
-        return found
-
-    @property
-    def schedules(self) -> tuple[Schedule, ...]:
-        """Schedules of the space, in the order of the catalogue, then those with settings."""
-        wanted = self.space.pinned("schedule")
-        names = list(DEFAULT_SCHEDULES) if wanted is None else [str(name) for name in wanted]
-        place = {name: at for at, name in enumerate(SCHEDULES)}
-        return tuple(schedule_named(name) for name in sorted(names, key=lambda name: place.get(name, len(place))))
+        if (p, m) not in self.listed:
+            self.listed[p, m] = pipelines_of(self.space, self.schedules, self.model.most_stages, p, m)
+        return self.listed[p, m]
 
     def recomputes(self, p: int, v: int, schedule: Schedule | None = None) -> list[tuple[str, int]]:
         """None, selective, full, and the quarter steps of the largest chunk, as far as the schedule allows them."""
@@ -377,46 +357,19 @@ class ShapeFactory:
 
 
 @lru_cache(maxsize=8)
-def _factory(model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Space) -> ShapeFactory:
+def _factory(
+    model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Space, schedules: tuple[Schedule, ...]
+) -> ShapeFactory:
     # Spaces that recompute alike share the shapes of each pipeline.
-    return replace(_of_every_space(model, seq_len, words), space=space, made={})
+    return replace(_of_every_space(model, seq_len, words), space=space, schedules=schedules, listed={}, made={})
 
 
 @lru_cache(maxsize=4)
 def _of_every_space(model: ModelSpec, seq_len: int, words: tuple[str, ...]) -> ShapeFactory:
-    return ShapeFactory(model, ModelLayout.of(model, seq_len), Space(), words, items_of(model, modes_of(words)))
+    return ShapeFactory(model, ModelLayout.of(model, seq_len), Space(), words, items_of(model, modes_of(words)), ())
 
 
 @lru_cache(maxsize=16)
 def modes_of(words: tuple[str, ...]) -> tuple[Recompute, ...]:
     """What layers may recompute under these words: nothing, what each selective one names, everything."""
     return tuple(dict.fromkeys((NONE, *(recompute_of(word) for word in words if word not in ("full", "block")), FULL)))
-
-
-def most_chunks(schedule: Schedule, p: int, m: int) -> int:
-    """Most chunks per worker with which a schedule is part of the space, 0 for none.
-
-    Args:
-        schedule: any.
-        p: workers.
-        m: micro-batches.
-    """
-    if schedule.bound_by_formula:
-        return sys.maxsize
-    built = schedule.continued_from(p, m, MOST_CHUNKS)
-    repeated = MOST_REPEATED // (p * built) if built < m else 0
-    return min(MOST_CHUNKS, max(MOST_PASSES // (p * m * schedule.orders_tried), repeated))
-
-
-@lru_cache(maxsize=256)
-def chunk_options(schedule: Schedule, most: int) -> tuple[int, ...]:
-    """Chunks per worker that a schedule may have, whatever the numbers of workers and micro-batches.
-
-    Args:
-        schedule: any.
-        most: largest number that is looked at.
-    """
-    # 1F1B allows none but one; a pipeline of 4 workers and 64 micro-batches meets every other constraint.
-    return tuple(
-        v for v in range(1, most + 1) if not any(problem.field == "v" for problem in schedule.problems(4, 64, v))
-    )

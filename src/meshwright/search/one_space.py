@@ -29,7 +29,7 @@ from meshwright.search.bound import RowBounds
 from meshwright.search.engine import explore
 from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, SHAPE_TOO_LARGE, GridRows, OpenRows
 from meshwright.search.fitting import Fitting
-from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
+from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows, priced_together
@@ -37,7 +37,7 @@ from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult, SpaceCounts
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import ordered_shardings, shardings_for
-from meshwright.search.space import Space
+from meshwright.search.space import MOST_CHUNKS, Space, chunk_options
 from meshwright.search.table import distinct_values, of_each_pair, per_pair
 from meshwright.search.watching import SpaceWatch, found, watcher
 from meshwright.shapes import Bool, Float, Int

@@ -1,9 +1,23 @@
-"""A space of homogeneous plans: every legal value of every axis, or those that an axis is held to."""
+"""A space of homogeneous plans: every legal value of every axis, or those that an axis is held to; its pipelines."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Schedule, schedule_named
+from meshwright.specs.row import default_schedule
+
+MOST_PASSES = 4096
+"""Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
+they are part of the space if their order does not repeat: their whole tables are built."""
+MOST_REPEATED = 16 * MOST_PASSES
+"""Largest p x m x v of the table from which longer steps are continued."""
+MOST_CHUNKS = 4
+"""Most chunks per worker of such schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +42,70 @@ class Space:
     def pinned(self, axis: str) -> tuple[object, ...] | None:
         """The values an axis is held to, None if it is free."""
         return dict(self.pins).get(axis)
+
+
+def schedules_of(space: Space) -> tuple[Schedule, ...]:
+    """Schedules of a space, in the order of the catalogue, then those with settings.
+
+    Args:
+        space: whose schedules are the usual ones unless it names some.
+    """
+    wanted = space.pinned("schedule")
+    names = list(DEFAULT_SCHEDULES) if wanted is None else [str(name) for name in wanted]
+    place = {name: at for at, name in enumerate(SCHEDULES)}
+    return tuple(schedule_named(name) for name in sorted(names, key=lambda name: place.get(name, len(place))))
+
+
+def pipelines_of(
+    space: Space, schedules: Sequence[Schedule], most_stages: int, p: int, m: int
+) -> list[tuple[Schedule, int]]:
+    """Schedules and chunk counts that p workers and m micro-batches allow.
+
+    Args:
+        space: that may hold the chunks per worker.
+        schedules: of the space.
+        most_stages: that the model can be cut into.
+        p: workers.
+        m: micro-batches.
+    """
+    chunk_counts = space.pinned("vpp")
+    if p == 1:
+        # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
+        return [(schedule_named(default_schedule(1)), 1)] if chunk_counts is None or 1 in chunk_counts else []
+    found = []
+    for schedule in schedules:
+        for v in chunk_options(schedule, min(most_stages // p, most_chunks(schedule, p, m))):
+            if chunk_counts is not None and v not in chunk_counts:
+                continue
+            if not schedule.problems(p, m, v):
+                found.append((schedule, v))
+    return found
+
+
+def most_chunks(schedule: Schedule, p: int, m: int) -> int:
+    """Most chunks per worker with which a schedule is part of the space, 0 for none.
+
+    Args:
+        schedule: any.
+        p: workers.
+        m: micro-batches.
+    """
+    if schedule.bound_by_formula:
+        return sys.maxsize
+    built = schedule.continued_from(p, m, MOST_CHUNKS)
+    repeated = MOST_REPEATED // (p * built) if built < m else 0
+    return min(MOST_CHUNKS, max(MOST_PASSES // (p * m * schedule.orders_tried), repeated))
+
+
+@lru_cache(maxsize=256)
+def chunk_options(schedule: Schedule, most: int) -> tuple[int, ...]:
+    """Chunks per worker that a schedule may have, whatever the numbers of workers and micro-batches.
+
+    Args:
+        schedule: any.
+        most: largest number that is looked at.
+    """
+    # 1F1B allows none but one; a pipeline of 4 workers and 64 micro-batches meets every other constraint.
+    return tuple(
+        v for v in range(1, most + 1) if not any(problem.field == "v" for problem in schedule.problems(4, 64, v))
+    )
