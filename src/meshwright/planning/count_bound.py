@@ -22,8 +22,10 @@ from meshwright.specs.workload import Workload
 
 MOST_BOUNDS = 4096
 """Bounds that are kept: those of every count, of trainers that are asked one after the other."""
-KEPT_ROWS = 8192
-"""Rows kept for one count, which take up to about a megabyte."""
+KEPT_ROWS = 1 << 18
+"""Rows kept for one count, of some 104 bytes each: 256 devices have 165,000 of a model with 128 experts."""
+KEPT_COUNTS = 24
+"""Counts whose rows are kept."""
 
 
 class OutOfLimitsError(Exception):
@@ -53,7 +55,7 @@ def least_of_count_s(model: ModelSpec, group: NodeGroup, workload: Workload, spa
 
 
 def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
-    """The rows of a count part after part, each with the first way to reach experts for all ways; few ones are kept for
+    """The rows of a count part after part, each with the first way to reach experts for all ways; they are kept for
     the other trainers of adapters, for which they are as legal."""
     if model.tuning is None:
         return _parts(model, workload, devices, space)
@@ -66,7 +68,7 @@ def _parts(model: ModelSpec, workload: Workload, devices: int, space: Space) -> 
     return grid_parts(model, workload, devices, space, ways_of(space, workload.expert_load)[:1])
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_COUNTS)
 def _few_rows(model: ModelSpec, workload: Workload, devices: int, space: Space) -> tuple[Grid, ...] | None:
     """All rows of a count; None where they are too many to be kept."""
     found: list[Grid] = []
