@@ -81,6 +81,17 @@ def test_an_error_has_all_problems_and_the_words_of_the_function(service: Servic
         service.client.ask("plan", model="llama-3.1-405b", gpus="1xH100")
 
 
+def test_an_unknown_name_is_no_unknown_address_but_at_its_own(service: Service) -> None:
+    asked = service.ask("POST", "/v1/plan", {"model": "llama-3.1-8bb", "gpus": "8xH100"})
+    shown = service.ask("GET", "/v1/models/llama-3.1-8bb")
+    assert (asked.status, shown.status) == (422, 404)
+    assert shown.data["status"] == 404
+    for answer in (asked, shown):
+        assert "did you mean llama-3.1-8b" in answer.data["detail"]
+        (listed,) = answer.data["see"]
+        assert "llama-3.1-8b" in service.ask("GET", listed).content.decode()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "said"),
     [

@@ -71,7 +71,7 @@ class ShapeFactory:
     """Ways to recompute, as words of the axis."""
     items: tuple[Item, ...]
     schedules: tuple[Schedule, ...]
-    """Those of the space, in the order of the catalogue, then those with settings."""
+    """Schedules of the space, in the order of the catalogue, then those with settings."""
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
     """Items per chunk, which no number of micro-batches changes."""

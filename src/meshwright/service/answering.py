@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from meshwright.service.body import Question, question_of
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+UNSUPPORTED, NOT_THERE = 422, 404
 _OF_ERRORS: tuple[tuple[type[MeshwrightError], int, str], ...] = (
     (InfeasibleError, 422, "the question is well formed and nothing satisfies it"),
-    (UnsupportedError, 422, "something named is not supported"),
+    (UnsupportedError, UNSUPPORTED, "something named is not supported"),
     (InputError, 400, "the question is malformed or contradicts itself"),
 )
 MEMORY = "MW102"
+_LISTS = {"model": "/v1/models", "device": "/v1/gpus"}
+"""Where the names that a field takes are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,12 @@ class Reply:
     status: int
     content: bytes
     media_type: str = JSON
+
+    @property
+    def not_there(self) -> Reply:
+        """The same problem as that of an address, which names nothing."""
+        content = as_json({**json.loads(self.content), "status": NOT_THERE})
+        return replace(self, status=NOT_THERE, content=content.encode())
 
 
 def priced(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +102,15 @@ def problem_reply(error: MeshwrightError, status: int | None = None, **more: Any
         more: further members.
     """
     usual, title = next(((code, text) for kind, code, text in _OF_ERRORS if isinstance(error, kind)), (500, "an error"))
-    members = {
+    members: dict[str, Any] = {
         "type": f"urn:meshwright:{error.code}",
         "title": title,
         "status": status or usual,
         "detail": error.render(),
     }
+    if isinstance(error, UnsupportedError):
+        lists = {_LISTS[problem.field] for problem in error.problems if problem.field in _LISTS}
+        members |= {"see": sorted(lists)} if lists else {}
     content = as_json({**error.to_dict(), **members, **more}).encode()
     return Reply(status=status or usual, content=content, media_type=PROBLEM)
 

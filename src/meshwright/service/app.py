@@ -15,7 +15,7 @@ from starlette.routing import Match, Route
 from meshwright.app.requests.serve import is_own_address
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
 from meshwright.records import as_json
-from meshwright.service.answering import JSON, Reply, problem_reply
+from meshwright.service.answering import JSON, UNSUPPORTED, Reply, problem_reply
 from meshwright.service.body import parsed_body
 from meshwright.service.catalogue import LISTS, REFUSED, SERVED, VERSION, path_of, verb_at
 from meshwright.service.desk import Desk
@@ -119,7 +119,8 @@ class Service:
         field = {"models show": "model", "gpus show": "name"}.get(verb)
 
         async def show(request: Request) -> Response:
-            return await self._answer(request, verb, {field: request.path_params["name"]} if field else {})
+            named = {field: request.path_params["name"]} if field else {}
+            return await self._answer(request, verb, named, entry=bool(field))
 
         return show
 
@@ -209,7 +210,7 @@ class Service:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(self.jobs.events(name), media_type="text/event-stream", headers=headers)
 
-    async def _answer(self, request: Request, verb: str, body: Mapping[str, Any]) -> Response:
+    async def _answer(self, request: Request, verb: str, body: Mapping[str, Any], *, entry: bool = False) -> Response:
         tag = self.replies.tag(verb, body)
         headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
         if f'"{tag}"' in request.headers.get("if-none-match", ""):
@@ -220,6 +221,8 @@ class Service:
             self.replies.keep(tag, reply)
         else:
             self.meters.repeated(verb)
+        if entry and reply.status == UNSUPPORTED:
+            reply = reply.not_there
         return sent(reply, headers if reply.status == 200 else {})
 
     async def _entered(self, request: Request, door: Door) -> Response:

@@ -28,6 +28,11 @@ _PROBLEM = {
         "code": {"type": "string", "examples": ["MW203"]},
         "exit_code": {"type": "integer"},
         "schema": {"type": "string"},
+        "see": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Addresses that list the names there are.",
+        },
         "problems": {
             "type": "array",
             "items": {"type": "object", "properties": {"field": _TEXT, "what": _TEXT, "why": _TEXT, "fix": _TEXT}},
