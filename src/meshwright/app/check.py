@@ -22,7 +22,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.writing import write_file
 from meshwright.launch_files.fixes.base import ScriptFix
 from meshwright.launch_files.fixes.configs import config_fix
-from meshwright.launch_files.fixes.script import script_fix
+from meshwright.launch_files.fixes.script import of_mindspeed, script_fix
 from meshwright.launch_files.format import format_of
 from meshwright.launch_files.fused_loss import at_once, switch_of
 from meshwright.launch_files.script import script_question
@@ -175,6 +175,10 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
 def _rule(source: LaunchSource, launch: LaunchFile) -> JobRule | None:
     """What the target of a launch configuration refuses, with the logits that its file makes."""
     rule = target_rule(source.target.searched)
+    if source.target.name == "megatron" and of_mindspeed(launch):
+        from meshwright.launch_files.fixes.mindspeed import refused  # few scripts start it
+
+        rule = partial(refused, rule, launch)
     in_pieces = switch_of(launch) is not None or launch.workload.get("loss_tiles", 1) > 1
     return partial(_of_whole_logits, rule) if rule is not None and in_pieces else rule
 

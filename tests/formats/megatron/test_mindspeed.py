@@ -119,3 +119,9 @@ def test_spread_experts_are_told_as_the_script_writes_them() -> None:
     said = {one.option: one.value for one in found.said}
     assert said["--expert-model-parallel-size"] == "2"
     assert "--expert-tensor-parallel-size" not in said
+
+
+def test_the_width_of_layers_that_are_not_there_is_no_part_of_the_model() -> None:
+    experts = "--num-experts 8 --moe-ffn-hidden-size 512 --ffn-hidden-size 12288"
+    assert read(f"--num-layers 4 {experts}").model["ffn_hidden"] == 512
+    assert read(f"--num-layers 4 {experts} --first-k-dense-replace 1").model["ffn_hidden"] == 12288

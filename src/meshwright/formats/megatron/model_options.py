@@ -75,6 +75,8 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
             "shared_gate": values.has("--moe-shared-expert-gate"),
             "moe_layers": _layer_pattern(values, "--moe-layer-freq", layers, problems) or [True] * layers,
         }
+        if all(facts["moe_layers"]):
+            facts["ffn_hidden"] = facts["expert_ffn_hidden"]  # no layer has the width that is stated
     if values.has("--multi-latent-attention"):
         return facts | {
             "q_rank": values.whole("--q-lora-rank") or None,

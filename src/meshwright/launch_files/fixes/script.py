@@ -44,6 +44,10 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         wanted: it as a row.
         estimate: of it.
     """
+    if source.target.name == "megatron" and of_mindspeed(now):
+        from meshwright.launch_files.fixes.mindspeed import with_equal_stages  # few scripts start it
+
+        job = with_equal_stages(job)
     try:
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
@@ -93,6 +97,11 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         beside=tuple((name, edited) for name, edited in beside.items() if edited != engine.own[name]),
         notes=notes,
     )
+
+
+def of_mindspeed(launch: LaunchFile) -> bool:
+    """Whether a script starts MindSpeed-LLM, by options that it alone has."""
+    return any(" of MindSpeed, " in note for note in launch.notes)
 
 
 def _of_spread_experts(
