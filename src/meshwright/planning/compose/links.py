@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from meshwright.specs.cluster import ClusterSpec
 
 
@@ -20,6 +23,19 @@ def link_between(cluster: ClusterSpec, here: int, there: int) -> tuple[float, fl
     link = next(link for link in cluster.links if set(link.between) == names)
     efficiency = min(outer.efficiency, cluster.groups[there].domains[-1].efficiency)
     return link.bandwidth_bytes_per_s * efficiency, link.latency_s
+
+
+def widest_link(cluster: ClusterSpec, groups: Sequence[int]) -> float:
+    """Bytes per second and device that the widest link reaches out of an innermost domain; 0 where none leaves one.
+
+    Args:
+        cluster: with a link between any two groups.
+        groups: that are looked at.
+    """
+    outer = (domain for group in groups for domain in cluster.groups[group].domains[1:])
+    inside = (domain.bandwidth_bytes_per_s * domain.efficiency for domain in outer)
+    between = (link_between(cluster, *pair)[0] for pair in itertools.combinations(groups, 2))
+    return max(itertools.chain(inside, between), default=0.0)
 
 
 def hop_s(part_bytes: float, link: tuple[float, float]) -> float:

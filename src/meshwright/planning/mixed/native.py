@@ -17,12 +17,14 @@ from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.composer import COMPOSED, FARTHEST, SUBSET_COMPOSED, Composer
 from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.links import widest_link
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.bound import least_step_s
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.planning.compose.sources.native.whole_stages import least_whole_s
 from meshwright.planning.fewer_nodes import SMALL, roundest_devices
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
@@ -41,6 +43,7 @@ from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import Refusals
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
+from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -127,21 +130,18 @@ class NativeSource:
 
     def bound_s(self) -> float:
         """Lower bound of any plan's step on this cluster, seconds."""
-        return min(
-            least_step_s(
-                self.model,
-                self.workload,
-                [(self.composer.islands.hardware(part.group), part.devices) for part in joined],
-                schedules=self._schedules,
-            )
-            for joined in joinable(self.cluster, self.whole)
-        )
+        return min(self._least_s(joined) for joined in joinable(self.cluster, self.whole))
+
+    def _least_s(self, parts: Sequence[IslandPart]) -> float:
+        """Lower bound of any step on some devices: in any fractions, or, of few sequences, by whole stages."""
+        devices = [(self.composer.islands.hardware(part.group), part.devices) for part in parts]
+        link = widest_link(self.cluster, [part.group for part in parts])
+        return least_whole_s(self.model, self.workload, devices, self._schedules, link)
 
     @property
-    def _schedules(self) -> tuple[str, ...] | None:
-        """Names of those that pipelines may have; None where any may be."""
-        names = self.space.pinned("schedule")
-        return None if names is None else tuple(map(str, names))
+    def _schedules(self) -> tuple[str, ...]:
+        """Names of those that pipelines may have."""
+        return tuple(map(str, self.space.pinned("schedule") or DEFAULT_SCHEDULES))
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""

@@ -43,7 +43,7 @@ from meshwright.search.grid import Grid, grid_degrees
 from meshwright.search.legal_rows import alone_legal, context_levels
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, StreamTokens, Vector
 from meshwright.specs.workload import Workload
@@ -76,6 +76,18 @@ class LayerWays:
     """Device seconds of one sequence."""
     passed_s: Float[np.ndarray, "ways kinds"]
     """Seconds from where a sequence enters to where it leaves, forward and backward."""
+    ranks: Int[np.ndarray, "ways"]
+    """Tensor and context ranks."""
+    tensor: Int[np.ndarray, "ways"]
+    """Ranks among these that hold different weights."""
+    fewest: Float[np.ndarray, "ways"]
+    """Sequences of the smallest micro-batch that a way stands for."""
+    most: Float[np.ndarray, "ways"]
+    """Sequences of the largest."""
+    backward_s: Float[np.ndarray, "ways kinds"]
+    """Backward of the largest micro-batch."""
+    dense_parameters: Float[np.ndarray, "ways kinds"]
+    """Weights of a layer that tensor ranks share, on one rank."""
 
 
 def least_step_s(
@@ -184,7 +196,7 @@ def layer_ways(
     rows = _way_rows(model, workload, devices)
     last = SIZES if whole else PARTS
 
-    def once(sizes: Sequence[float]) -> tuple[Float[np.ndarray, "rows sizes kinds"], Float[np.ndarray, "..."]]:
+    def once(sizes: Sequence[float]) -> tuple[Float[np.ndarray, "rows sizes kinds"], ...]:
         index = np.repeat(np.arange(rows.rows), len(sizes))
         taken = rows.take(index)
         columns = replace(taken.strategies(workload), mbs=np.tile(np.array(sizes), rows.rows))
@@ -194,12 +206,11 @@ def layer_ways(
         seconds = seconds - np.where(((taken.tp > 1) | (taken.cp > WITH_EXPERTS))[:, None], costs.ep_s, 0.0)
         seconds = seconds - np.where((taken.cp > MOST_CONTEXT)[:, None], costs.cp_s, 0.0)
         later = (taken.paired if whole else np.ones_like(taken.paired))[:, None] & workload.training
-        return (
-            seconds.reshape(rows.rows, len(sizes), -1),
-            (seconds - np.where(later, costs.weight_gradient_s, 0.0)).reshape(rows.rows, len(sizes), -1),
-        )
+        passed_s = seconds - np.where(later, costs.weight_gradient_s, 0.0)
+        found = (seconds, passed_s, costs.backward_s, costs.dense_parameters)
+        return tuple(values.reshape(rows.rows, len(sizes), -1) for values in found)
 
-    seconds, passed_s = once(last)
+    seconds, passed_s, backward_s, parameters = once(last)
     if whole:
         passed_s = once((1, *(size + 1 for size in SIZES[:-1])))[1]
     else:
@@ -214,7 +225,20 @@ def layer_ways(
     # Larger ones than the last: as quick as those, at the least of all device seconds.
     passed_s = np.concatenate([passed_s, passed_s[:, -1:]], axis=1)
     device_s = np.concatenate([device_s, device_s[:, -1:]], axis=1)
-    return LayerWays(device_s=device_s.reshape(-1, len(items)), passed_s=passed_s.reshape(-1, len(items)))
+    sizes = len(last) + 1
+    backward_s = np.concatenate([backward_s, np.full_like(backward_s[:, -1:], np.inf)], axis=1)
+    return LayerWays(
+        device_s=device_s.reshape(-1, len(items)),
+        passed_s=passed_s.reshape(-1, len(items)),
+        ranks=np.repeat(rows.tp * rows.cp, sizes),
+        tensor=np.repeat(rows.tp, sizes),
+        fewest=np.tile([1.0, *(size + 1.0 for size in last)], rows.rows),
+        most=np.tile([*map(float, last), np.inf], rows.rows),
+        backward_s=backward_s.reshape(-1, len(items)),
+        dense_parameters=np.maximum(np.concatenate([parameters, parameters[:, -1:]], axis=1), 0.0).reshape(
+            -1, len(items)
+        ),
+    )
 
 
 def _way_rows(model: ModelSpec, workload: Workload, devices: int) -> Grid:
@@ -328,10 +352,19 @@ def least_update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Har
     """
     if not workload.training:
         return 0.0
+    bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
+    update_s = trained_parameters(model) * touched_bytes(workload) / bandwidth
+    return update_s + min(hardware.software.step_s for hardware, _ in devices)
+
+
+def touched_bytes(workload: Workload) -> float:
+    """Read and written of a parameter that is updated: the gradient twice, main copy, moments and weight.
+
+    Args:
+        workload: formats and optimizer.
+    """
     precision = workload.precision
     weight, master = precision.bytes_of("weights"), precision.bytes_of("master")
     kept = 2 * master + weight if master else 2 * weight
     moments = workload.update.least_bytes(precision.bytes_of("moments"))
-    touched = 2 * precision.bytes_of("gradients") + 2 * moments + kept
-    bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
-    return trained_parameters(model) * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)
+    return float(2 * precision.bytes_of("gradients") + 2 * moments + kept)

@@ -1,0 +1,387 @@
+"""The least time of a step whose stages hold whole layers and do whole micro-batches: what few sequences lose.
+
+A pipeline does n micro-batches of w sequences. Stage i has ways (`layer_ways`) of t ranks and x sequences, so that it
+takes at least  w c_i = w a t / x  of the cluster, each device of kind k being worth a_k. It ends within a step of T if
+
+    each stage     n l_i s_i + l_i u_i <= T    l_i layers of s_i seconds a micro-batch, u_i of gradients and update
+    its place      sum over j < i of s_j + n l_i s_i <= T     it waits for a layer of each stage before it
+    the way        sum of l_i s_i <= T         of one micro-batch; looked at up to MOST_ON_THE_WAY of them
+
+K(n, T), the least sum of c_i that holds all layers so, is found layer by layer, by place and by way, and the larger one
+counts. Pipelines that train B sequences are worth B min_n K(n, T) / n at least: no step is shorter than the first T for
+which that is no more than all devices are worth.
+
+    u_i  the update, of a rank's share or whole, and what of gradients no backward hides, where there are two copies
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels.collectives import all_reduce_lines
+from meshwright.kernels.lines import LevelRates
+from meshwright.ops.edges import edge_works
+from meshwright.planning.compose.sources.native.bound import (
+    LayerWays,
+    layer_ways,
+    least_step_s,
+    part_s,
+    touched_bytes,
+)
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+MOST_ON_THE_WAY = 6
+"""Micro-batches up to which the way of one counts; of more, what a stage waits for those before it."""
+PLACES = 32
+"""Parts of a step in which the way, or the wait, is counted; of each the whole ones."""
+EXACT = 24
+"""Micro-batches and sequences of one up to which every number is looked at; beyond it the best of NEAR."""
+NEAR = 1.05
+"""Times the least of several numbers that the largest is at most."""
+HALVINGS = 7
+"""Halvings of the interval in which the bound lies."""
+FARTHEST = 2.0
+"""Times the bound of fractions up to which whole stages are looked at."""
+MOST_DEVICES, FEW = 64, 4
+"""Devices, and sequences of each, up to which stages are bounded: of more, whole ones lose little."""
+IN_ORDER = ("gpipe", "1f1b", "interleaved")
+"""Schedules whose micro-batches pass the workers in order, each task whole."""
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageWays:
+    """Ways to run a stage, one row each: none of any plan has less of every number."""
+
+    worth: Float[np.ndarray, "ways"]
+    """What its devices are worth, for a sequence of a micro-batch."""
+    layer_s: Float[np.ndarray, "ways"]
+    """Forward and backward of a layer and micro-batch."""
+    wait_s: Float[np.ndarray, "ways"]
+    """What of these a stage behind waits for."""
+    backward_s: Float[np.ndarray, "ways"]
+    """Backward of a layer, beside which its gradients may leave; no less than it is."""
+    head_s: Float[np.ndarray, "ways"]
+    """Seconds of a micro-batch behind the last layer."""
+    ends: Float[np.ndarray, "ways 2"]
+    """Parameters ahead of the first layer and behind the last, over those of a layer; the latter always count."""
+    update_s: Float[np.ndarray, "ways"]
+    """Update of a layer that no other rank has."""
+    shared_s: Float[np.ndarray, "ways"]
+    """Update of a layer that all ranks share, and its weights on their way back."""
+    sum_s: Float[np.ndarray, "ways"]
+    """Gradients of a layer over two copies, by themselves."""
+    sequences: Float[np.ndarray, "ways"]
+    """Sequences of a micro-batch on a rank: the fewest that the row stands for."""
+    exposed: Float[np.ndarray, "ways 2"]
+    """Share of a sum that starts too late to hide, and that compute beside the rest takes longer."""
+
+    def around_s(self, micro_batches: float, batch: float) -> Float[np.ndarray, "ways"]:
+        """Seconds of a layer around the pipeline: its update, and what of its gradients is not hidden.
+
+        Args:
+            micro_batches: of the pipeline, beside whose last backwards gradients leave.
+            batch: sequences of a step: who does them all has no copy.
+        """
+        late, slowed = self.exposed.T
+
+        def left_s(sum_s: Float[np.ndarray, "ways"]) -> Float[np.ndarray, "ways"]:
+            early_s = sum_s * (1.0 - late)
+            return sum_s * late + np.maximum(early_s - micro_batches * self.backward_s, early_s * slowed)
+
+        apart_s = np.minimum(self.update_s + left_s(self.sum_s), self.shared_s + left_s(self.sum_s / 2))
+        return np.where(micro_batches * self.sequences >= batch, np.minimum(self.update_s, apart_s), apart_s)
+
+    def at_ends_s(self, micro_batches: float, batch: float) -> Float[np.ndarray, "ways 2"]:
+        """Seconds of parameters ahead of the first layer and behind the last, if all that they may hide were hidden."""
+        late, slowed = self.exposed.T
+        seen = late + (1.0 - late) * slowed
+        apart_s = np.minimum(self.update_s + seen * self.sum_s, self.shared_s + seen * self.sum_s / 2)
+        alone = micro_batches * self.sequences >= batch
+        return self.ends * np.where(alone, np.minimum(self.update_s, apart_s), apart_s)[:, None]
+
+    def take(self, index: Int[np.ndarray, "taken"] | Bool[np.ndarray, "ways"]) -> StageWays:
+        """The rows of this index or mask."""
+        return StageWays(**{name: getattr(self, name)[index] for name in StageWays.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The devices that share a step."""
+
+    devices: tuple[tuple[Hardware, int], ...]
+    """Kinds and how many of each."""
+    ways: tuple[LayerWays, ...]
+    """Ways of each kind to run a layer, tasks whole."""
+    between_bytes_per_s: float
+    """What the widest link out of an innermost domain reaches, a device; 0 where none is."""
+    head_s: tuple[float, ...]
+    """Device seconds of a sequence behind the last layer, on each kind."""
+    ends: tuple[float, float]
+    """Parameters that are trained on the first stage ahead of its layers, and on the last behind them."""
+
+
+def bounds_stages(model: ModelSpec, workload: Workload, devices: int, schedules: Sequence[str]) -> bool:
+    """Whether few sequences come to a device, of a job whose plans the bound holds for.
+
+    Args:
+        model: the model.
+        workload: the step.
+        devices: of all kinds.
+        schedules: that pipelines may have.
+    """
+    plain = workload.training and not workload.sequence_lengths and model.tuning is None and not model.streams
+    few = devices <= MOST_DEVICES and workload.global_batch <= FEW * devices
+    return plain and few and {*schedules} <= {*IN_ORDER} and not model.tower_layers
+
+
+def least_whole_s(
+    model: ModelSpec,
+    workload: Workload,
+    devices: Sequence[tuple[Hardware, int]],
+    schedules: Sequence[str],
+    between_bytes_per_s: float,
+) -> float:
+    """Lower bound of the step of any plan, in seconds: of few sequences by whole stages, else as `least_step_s`.
+
+    Args:
+        model: the model.
+        workload: the step.
+        devices: kinds of device and how many of each.
+        schedules: that pipelines may have.
+        between_bytes_per_s: that the widest link out of an innermost domain reaches, a device; 0 where none is.
+
+    Returns:
+        Between `least_step_s` and FARTHEST times it.
+    """
+    known_s = least_step_s(model, workload, list(devices), schedules=schedules)
+    every, rows = sum(count for _, count in devices), float(model.vocab * model.hidden)
+    if not bounds_stages(model, workload, every, schedules):
+        return known_s
+    fleet = Fleet(
+        devices=tuple(devices),
+        ways=tuple(layer_ways(model, workload, hardware, every, whole=True) for hardware, _ in devices),
+        between_bytes_per_s=between_bytes_per_s,
+        head_s=tuple(
+            sum(part_s(work, hardware, workload, quantised=False) for work in edge_works(model, "head"))
+            for hardware, _ in devices
+        ),
+        ends=(0.0, 0.0) if model.pooled else (rows, rows),
+    )
+    least_s = np.array([way.device_s.min() for way in fleet.ways])
+    values = least_s.min() / least_s
+    ways, batch = stage_ways(fleet, workload, values), float(workload.global_batch)
+    full = float(values @ [count for _, count in devices])
+    always_s = min(hardware.software.step_s for hardware, _ in devices)
+
+    def enough(step_s: float) -> bool:
+        return batch * least_worth(ways, model.num_layers, batch, step_s - always_s, full / batch) <= full
+
+    low, high = known_s, FARTHEST * known_s
+    if enough(low):
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low
+
+
+def least_worth(ways: StageWays, layers: int, batch: float, step_s: float, below: float) -> float:
+    """What devices for one sequence of a step are worth: min over n of K(n, T) / n, as far as that matters.
+
+    Args:
+        ways: of a stage.
+        layers: of the model.
+        batch: sequences of a step.
+        step_s: T.
+        below: what is enough.
+
+    Returns:
+        No more than enough where the least is; else more, or infinity.
+    """
+    found = math.inf
+    for fewest, most in _sizes(1, int(batch)):
+        around_s = ways.around_s(float(most), batch)
+        once_s = fewest * ways.layer_s + around_s
+        able = (once_s <= step_s) & (fewest * ways.sequences <= batch)
+        if not able.any():
+            continue
+        # Stages cut anywhere are worth no more, nor is any stage beside others cut so.
+        layer_worth = float((ways.worth * once_s)[able].min()) / step_s
+        rest = np.maximum(layers - np.floor(step_s / once_s + ROUNDING), 0.0)
+        able &= np.maximum(ways.worth + layer_worth * rest, layer_worth * layers) <= below * most
+        if not able.any():
+            continue
+        own = Stages.of(ways.take(able), around_s[able], float(fewest), float(most), batch)
+        worth = own.in_their_places(layers, step_s)
+        if most <= MOST_ON_THE_WAY and worth <= below * most:
+            worth = max(worth, own.on_their_way(layers, step_s))
+        found = min(found, worth / most)
+        if found <= below:
+            return found
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stages:
+    """Ways of the stages of a pipeline of some micro-batches."""
+
+    worth: Float[np.ndarray, "ways"]
+    once_s: Float[np.ndarray, "ways"]
+    """Seconds of a layer in a step."""
+    behind_s: Float[np.ndarray, "ways"]
+    """Seconds of the last stage behind its layers."""
+    ahead_s: Float[np.ndarray, "ways"]
+    """Seconds of the first ahead of them, where it is not the last."""
+    wait_s: Float[np.ndarray, "ways"]
+    """Seconds of a layer and one micro-batch, for which stages behind wait."""
+    head_s: Float[np.ndarray, "ways"]
+    """Seconds of one micro-batch behind the last layer."""
+
+    @classmethod
+    def of(
+        cls, ways: StageWays, around_s: Float[np.ndarray, "ways"], fewest: float, most: float, batch: float
+    ) -> Stages:
+        """Stages for so many micro-batches; each number is the least of all between the fewest and the most."""
+        ends_s = ways.at_ends_s(most, batch)
+        return cls(
+            worth=ways.worth,
+            once_s=fewest * ways.layer_s + around_s,
+            behind_s=fewest * ways.head_s + ends_s[:, 1],
+            ahead_s=ends_s[:, 0],
+            wait_s=ways.wait_s,
+            head_s=ways.head_s,
+        )
+
+    def _held(self, layers: int, room_s: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """Layers, of that many at most, that a stage does in some time."""
+        return np.clip(np.floor(room_s / self.once_s + ROUNDING), -1, layers)
+
+    def on_their_way(self, layers: int, step_s: float) -> float:
+        """K of a few micro-batches: least worth of the last layers by how much of the step their way may take."""
+        unit = step_s / PLACES
+        most, last = self._held(layers, np.array(step_s)), self._held(layers, step_s - self.behind_s)
+        # Every number of layers of every way, the fewest first.
+        held = np.concatenate([np.arange(1, top + 1) for top in most])
+        way = np.repeat(np.arange(len(most)), np.maximum(most, 0).astype(np.int64))
+        order = np.argsort(held, kind="stable")
+        held, way = held[order].astype(np.int64), way[order]
+        steps = np.floor(held * self.wait_s[way] / unit + ROUNDING).astype(np.int64)
+        rest = np.arange(PLACES + 1)[:, None] - steps
+        leads = held * self.once_s[way] + self.ahead_s[way] <= step_s * (1.0 + ROUNDING)
+        found = np.full((layers + 1, PLACES + 1), np.inf)
+        for layer in range(layers + 1):
+            way_s = layer * self.wait_s + self.head_s
+            ends = (last >= layer) & (way_s <= step_s)
+            need = np.floor(way_s[ends] / unit + ROUNDING)
+            one = np.where(need <= np.arange(PLACES + 1)[:, None], self.worth[ends], np.inf).min(axis=1, initial=np.inf)
+            upto = int(np.searchsorted(held, layer, side="right"))
+            some = (rest[:, :upto] >= 0) & (leads[:upto] if layer == layers else True)
+            more = found[layer - held[:upto], np.maximum(rest[:, :upto], 0)] + self.worth[way[:upto]]
+            found[layer] = np.minimum(one, np.where(some, more, np.inf).min(axis=1, initial=np.inf))
+        return float(found[layers, -1])
+
+    def in_their_places(self, layers: int, step_s: float) -> float:
+        """K of many micro-batches: least worth of the last layers by what their stages have waited."""
+        unit = max(float(self.wait_s.min()), step_s / 2 / PLACES)
+        steps = np.floor(self.wait_s / unit + ROUNDING).astype(np.int64)
+        waited = np.arange(PLACES)[:, None]
+        room_s = np.maximum(step_s - waited * unit, 0.0)
+        most, last = self._held(layers, room_s), self._held(layers, room_s - self.behind_s)
+        behind = np.minimum(waited + steps, PLACES - 1)
+        found = np.full((layers + 1, PLACES), np.inf)
+        for layer in range(layers + 1):
+            here = np.where(last >= layer, self.worth, np.inf).min(axis=1)
+            if layer:
+                own = most if layer < layers else self._held(layers, room_s - self.ahead_s)
+                held = np.minimum(own, layer).astype(np.int64)
+                more = self.worth + found[np.minimum(layer - held, layer - 1), behind]
+                here = np.minimum(here, np.where(held > 0, more, np.inf).min(axis=1))
+            found[layer] = here
+        return float(found[layers, 0])
+
+
+def stage_ways(fleet: Fleet, workload: Workload, values: Float[np.ndarray, "kinds"]) -> StageWays:
+    """Ways of a stage on every kind of device.
+
+    Args:
+        fleet: its devices.
+        workload: the step.
+        values: of a device of each kind.
+    """
+    found = [_of_kind(fleet, number, workload, float(value)) for number, value in enumerate(values)]
+    names = StageWays.__slots__
+    return StageWays(**{name: np.concatenate([getattr(one, name) for one in found]) for name in names})
+
+
+def _of_kind(fleet: Fleet, number: int, workload: Workload, value: float) -> StageWays:
+    """Ways of a stage on one kind of device: of each the least of all ways with as many ranks."""
+    ways, (hardware, _) = fleet.ways[number], fleet.devices[number]
+    precision, every = workload.precision, sum(count for _, count in fleet.devices)
+    key, which = np.unique(np.stack([ways.ranks, ways.tensor, ways.fewest, ways.most]), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+
+    def least(values: Float[np.ndarray, "ways kinds"]) -> Float[np.ndarray, "sizes"]:
+        found = np.full(key.shape[1], np.inf)
+        np.minimum.at(found, which, values.min(axis=1))
+        return found
+
+    device_s, passed_s, backward_s = least(ways.device_s), least(ways.passed_s), -least(-ways.backward_s)
+    parameters = least(ways.dense_parameters)
+    ranks, tensor, fewest, most = key
+    sizes = [_sizes(int(low), int(min(high, workload.global_batch))) for low, high in zip(fewest, most, strict=True)]
+    row = np.repeat(np.arange(len(sizes)), [len(own) for own in sizes])
+    first, last = np.array([size for own in sizes for size in own], dtype=float).reshape(-1, 2).T
+    part = first / ranks[row]
+    at = hardware.achieved_memory_bytes_per_s
+    update_s = parameters * touched_bytes(workload) / at
+    touches_s = parameters * hardware.software.gradient_touches * precision.bytes_of("gradients") / at
+    slope = {int(degree): _sum_s_per_byte(hardware, int(degree), fleet) for degree in np.unique(tensor)}
+    sum_s = parameters * precision.bytes_of("reduce") * np.array([slope[int(degree)] for degree in tensor])
+    late, slowed = 1.0 - hardware.software.overlap, 1.0 - 1.0 / hardware.efficiency.overlap_slowdown
+    # Weights come back once a step, half of the traffic of a sum, at the width that they have on the way.
+    back_s = sum_s / 2 * precision.gathered_bytes / precision.bytes_of("reduce") * (late + (1.0 - late) * slowed)
+    return StageWays(
+        worth=value * ranks[row] / last,
+        layer_s=np.maximum(device_s[row] * part, passed_s[row]),
+        wait_s=passed_s[row],
+        backward_s=backward_s[row],
+        head_s=fleet.head_s[number] * part,
+        ends=np.array(fleet.ends) / (parameters * tensor)[row, None],
+        update_s=(update_s + touches_s)[row],
+        shared_s=(update_s * tensor / every + back_s)[row],
+        sum_s=sum_s[row],
+        sequences=first,
+        exposed=np.tile([late, slowed], (len(row), 1)),
+    )
+
+
+def _sizes(first: int, last: int) -> list[tuple[int, int]]:
+    """Numbers between two, one by one and then several at once."""
+    found = []
+    while first <= last:
+        upto = min(last, first if first <= EXACT else int(first * NEAR))
+        found.append((first, upto))
+        first = upto + 1
+    return found
+
+
+def _sum_s_per_byte(hardware: Hardware, tensor: int, fleet: Fleet) -> float:
+    """Seconds of a byte of gradients over two ranks or more, a tensor group apart, where that is the quickest."""
+    near = hardware.domain_sizes[0] // tensor
+    if near > 1 or not fleet.between_bytes_per_s:
+        inside: tuple[Int[np.ndarray, "groups"], ...] = (np.arange(2, max(near, 2) + 1),)
+        rates: tuple[LevelRates, ...] = hardware.rates[:1]
+    else:
+        apart = replace(
+            hardware.rates[-1], bandwidth_bytes_per_s=fleet.between_bytes_per_s, efficiency=1.0, mesh_peers=0
+        )
+        inside, rates = (np.array([1]), np.array([2])), (hardware.rates[0], replace(apart, few_ranks=None, quick=None))
+    return float(all_reduce_lines(inside=[members.astype(float) for members in inside], rates=rates).s_per_byte.min())

@@ -1,0 +1,127 @@
+"""The bound by whole stages against every list of stages, and against every plan of small clusters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.every_plan import Axes, EveryPlan, small_job
+from meshwright.estimate.hardware import hardware_of
+from meshwright.planning.compose.links import widest_link
+from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.compose.sources.native.whole_stages import (
+    IN_ORDER,
+    StageWays,
+    bounds_stages,
+    least_whole_s,
+    least_worth,
+)
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.question.job_inputs import JobInputs
+from meshwright.search.space import Space
+from tests.planning.compose.test_composer import asked
+
+
+def drawn_ways(draw: random.Random, count: int) -> StageWays:
+    """Ways of a stage that differ in all respects."""
+
+    def column(low: float, high: float) -> np.ndarray:
+        return np.array([draw.uniform(low, high) for _ in range(count)])
+
+    layer_s = column(0.5, 3.0)
+    return StageWays(
+        worth=column(0.3, 4.0),
+        layer_s=layer_s,
+        wait_s=layer_s * column(0.6, 1.0),
+        backward_s=column(0.1, 2.0),
+        head_s=column(0.0, 2.0),
+        ends=column(0.0, 1.0)[:, None] * np.ones((1, 2)),
+        update_s=column(0.0, 0.5),
+        shared_s=column(0.0, 0.2),
+        sum_s=column(0.0, 1.0),
+        sequences=np.array([float(draw.randint(1, 3)) for _ in range(count)]),
+        exposed=np.tile([0.2, 0.1], (count, 1)),
+    )
+
+
+def every_worth(ways: StageWays, layers: int, batch: int, step_s: float) -> float:
+    """Least worth of a sequence over every list of stages and number of micro-batches, the rules taken literally."""
+    found = math.inf
+    for n in range(1, batch + 1):
+        around_s, ends_s = ways.around_s(n, batch), ways.at_ends_s(n, batch)
+        able = [i for i in range(len(ways.worth)) if n * ways.sequences[i] <= batch]
+        for stages in range(1, layers + 1):
+            for cuts in itertools.combinations(range(1, layers), stages - 1):
+                held = [b - a for a, b in itertools.pairwise((0, *cuts, layers))]
+                for chosen in itertools.product(able, repeat=stages):
+                    waited = 0.0
+                    way_s = sum(ways.wait_s[i] * own for i, own in zip(chosen, held, strict=True))
+                    fits = way_s + ways.head_s[chosen[-1]] <= step_s
+                    for place, (i, own) in enumerate(zip(chosen, held, strict=True)):
+                        last = place == stages - 1
+                        busy_s = n * own * ways.layer_s[i] + own * around_s[i]
+                        busy_s += (n * ways.head_s[i] + ends_s[i, 1]) * last + ends_s[i, 0] * (stages > 1) * (not place)
+                        fits = fits and busy_s + waited <= step_s
+                        waited += ways.wait_s[i]
+                    if fits:
+                        found = min(found, sum(ways.worth[list(chosen)]) / n)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_list_of_stages_is_worth_less(seed: int) -> None:
+    draw = random.Random(seed)
+    ways, layers, batch = drawn_ways(draw, 3), 4, draw.choice((3, 8))
+    for step_s in (8.0, 16.0, 30.0):
+        exact = every_worth(ways, layers, batch, step_s)
+        if math.isfinite(exact):
+            below, above = 0.5 * exact, exact * (1 + 1e-9)
+            assert least_worth(ways, layers, float(batch), step_s, above) <= above
+            assert least_worth(ways, layers, float(batch), step_s, below) > below
+
+
+def bounds_s(inputs: JobInputs) -> tuple[float, float]:
+    """In any fractions, and by whole stages."""
+    groups = inputs.cluster.groups
+    devices = [(hardware_of(group, inputs.workload), group.devices) for group in groups]
+    known_s = least_step_s(inputs.model, inputs.workload, devices, schedules=IN_ORDER)
+    link = widest_link(inputs.cluster, range(len(groups)))
+    return known_s, least_whole_s(inputs.model, inputs.workload, devices, IN_ORDER, link)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"),
+    [
+        ("llama-3.2-1b", "2xH100,1xA100-80", 2),
+        ("llama-3.2-3b", "1xH200,1xL40S", 3),
+        ("qwen3-8b", "1xL40S,2xH200", 4),
+    ],
+)
+def test_no_plan_of_a_small_cluster_is_quicker(model: str, gpus: str, batch: int) -> None:
+    """Every plan there is, by an enumerator that shares nothing with the bound but prices."""
+    inputs = small_job(model, gpus, batch)
+    known_s, whole_s = bounds_s(inputs)
+    best_s, _ = EveryPlan(inputs, Axes(tensor=(1, 2), context=(1, 2), shardings=("z0", "z1", "fsdp"))).best()
+    assert known_s < whole_s <= best_s
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [("7xH100,7xH200", 8), ("4xL40S,6xH800", 8), ("6xA100-80,5xL40S", 16)])
+def test_no_composition_is_quicker_and_the_bound_is_nearer(gpus: str, batch: int) -> None:
+    inputs = asked(gpus, batch, 28)
+    source = NativeSource(inputs, lambda part: Space())
+    known_s, whole_s = bounds_s(inputs)
+    assert known_s * 1.03 < whole_s == source.bound_s()
+    assert min(one.step_time_s for one in source.composed(source.whole, 6)) >= whole_s
+
+
+def test_only_few_sequences_that_pass_in_order_are_bounded_by_whole_stages() -> None:
+    inputs = asked("2xH100,2xA100-80", 8, 8)
+    job = inputs.model, inputs.workload
+    assert bounds_stages(*job, 4, ("1f1b", "interleaved"))
+    assert not bounds_stages(*job, 1, ("1f1b",))
+    assert not bounds_stages(*job, 4, ("1f1b", "zb-v"))
+    assert not bounds_stages(*job, 128, ("1f1b",))
