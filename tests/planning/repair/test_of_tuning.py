@@ -57,6 +57,7 @@ def test_adapters_are_said_as_the_command_line_reads_them() -> None:
         ("llama-2-13b", None, "1xA100-40", "--lora r=16"),
         ("llama-3.1-70b", "r=16", "1xA100-80", "--lora r=16,base=nf4"),
         ("llama-3.1-70b", "r=16", "1xRTX4090", "--lora r=16,base=nf4 --gpus"),
+        ("llama-3.1-8b", "r=16", "1xRTX3060", "--lora r=16,base=nf4 --loss-tiles"),
     ],
 )
 def test_what_does_not_fit_is_answered_with_adapters_that_do(

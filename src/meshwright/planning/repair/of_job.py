@@ -272,8 +272,8 @@ def _adapters(
     *,
     software_given: bool,
 ) -> Repairs:
-    """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be,
-    of which what was asked for needs `enough`; in plans that a trainer runs."""
+    """Adapters beside frozen weights on the same devices, if need be with the loss in pieces, weights in host memory or
+    on more devices, of which what was asked for needs `enough`; in plans that a trainer runs."""
     last: Repairs = iter(())
     for option, text, tuned, workload in tried:
         trained = trained_by_some(space_for, tuned, workload, software_given=software_given)
@@ -281,24 +281,31 @@ def _adapters(
         if found:
             yield job_repair(option, text, found, changes_training=True)
             return
-        last = _adapters_elsewhere(option, text, tuned, workload, cluster, trained)
+        pieces = () if software_given else _loss_in_pieces(tuned, workload, cluster, space_for)
+        last = _beside(option, text, itertools.chain(pieces, _elsewhere(tuned, workload, cluster, trained)))
     for one in last:
         if one.devices < enough:
             yield one
 
 
-def _adapters_elsewhere(
-    option: str, text: str, tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor
-) -> Repairs:
+def _loss_in_pieces(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:
+    """Adapters with logits and loss in pieces, as Liger and as Unsloth make them."""
+    yield from _by_liger(Otherwise(model=tuned, space_for=space_for), cluster, workload)
+    yield from _by_unsloth(tuned, cluster, workload, space_for)
+
+
+def _elsewhere(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:
     """Adapters with weights in host memory, and on more devices; none where no trainer has them."""
     with suppress(UnsupportedError):
-        both = (
-            offload_repairs(tuned, cluster, workload, space_for),
-            _more_devices(tuned, cluster, workload, space_for),
-        )
-        for one in itertools.chain(*both):
-            said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
-            yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
+        yield from offload_repairs(tuned, cluster, workload, space_for)
+        yield from _more_devices(tuned, cluster, workload, space_for)
+
+
+def _beside(option: str, text: str, repairs: Repairs) -> Repairs:
+    """Repairs of another training, each with what says that training."""
+    for one in repairs:
+        said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
+        yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
 
 
 def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
