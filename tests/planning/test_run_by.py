@@ -9,7 +9,7 @@ from meshwright.errors import InfeasibleError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.planning.for_target import TIE
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.run_by import ASKED, ON_MANY, run_by
+from meshwright.planning.run_by import ASKED, ON_MANY, run_and_hold, run_by
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import TARGETS
 
@@ -120,3 +120,11 @@ def test_a_plan_of_a_stated_framework_is_left_as_it_is() -> None:
         assert launched.plans[0].estimate.step_time_s <= quickest.plans[0].estimate.step_time_s * limit
         (chosen,) = [one for one in launched.assumptions if one.name == "chosen"]
         assert "runs it as it is" in chosen.value
+
+
+def test_a_framework_in_whose_memory_a_plan_does_not_fit_does_not_run_it() -> None:
+    asked = {"model": "llama-3.1-8b", "gpus": "2xA100-80", "seq_len": 8192, "global_batch": 32}
+    job = plan_question("cp2.dp1.fsdp.mbs1.gbs32.rc-full", JobFields(**asked)).job
+    assert run_by(job) == ("accelerate",)
+    assert run_and_hold(job) == ()
+    assert mw.estimate(plan="cp2.dp1.fsdp.mbs1.gbs32.rc-full", **asked, target="accelerate").best.estimate.fits == "no"

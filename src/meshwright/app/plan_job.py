@@ -146,10 +146,11 @@ def with_trainers(
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
         launched: whether plans that a framework runs may stand for an answer that none runs, where they tie with it.
     """
-    from meshwright.planning.run_by import asked_about, run_by, run_by_reason  # loads the targets
+    from meshwright.planning.run_by import asked_about, run_and_hold, run_by, run_by_reason  # loads the targets
 
     jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
-    able = any(run_by(job) for job in jobs[:1])
+    own_memory = not inputs.software_given and _tries_trainers(inputs)
+    able = any((run_and_hold if own_memory else run_by)(job) for job in jobs[:1])
     found: tuple[UnderTrainer, ...] = ()
     best = None
     if not inputs.software_given and (_tries_trainers(inputs) or not (able or spent())):

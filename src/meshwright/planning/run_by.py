@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 
 from meshwright.errors import Problem
-from meshwright.planning.for_target import refusals_in_search
+from meshwright.estimate.price import estimate_plan
+from meshwright.library.software import canonical
+from meshwright.planning.for_target import refusals_in_search, software_of
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import FEW_DEVICES
 from meshwright.specs.cluster import ClusterSpec
@@ -45,6 +49,22 @@ def run_by(job: Job) -> tuple[str, ...]:
     return tuple(name for name, problems in zip(asked_about(job.cluster), refusals(job), strict=True) if not problems)
 
 
+def run_and_hold(job: Job) -> tuple[str, ...]:
+    """The same, without those in whose own memory the plan does not fit, of a job on a few devices.
+
+    Args:
+        job: a plan that fits as it is priced.
+    """
+    price = cache(estimate_plan)
+    base = job.model.lora.base if job.model.lora is not None else None
+
+    def holds(name: str) -> bool:
+        workload = replace(job.workload, software=canonical(software_of(TARGETS[name], base)))
+        return price(job.plan, job.model, job.cluster, workload).fits != "no"
+
+    return tuple(name for name in run_by(job) if not few(job.cluster) or holds(name))
+
+
 def refusals(job: Job) -> Iterator[tuple[Problem, ...]]:
     """What each target refuses of a plan, or holds otherwise in memory.
 
@@ -68,8 +88,9 @@ def run_by_reason(jobs: Sequence[Job], *, searched: bool = False, best: Mapping[
         best: the best of those, with the title of its trainer, where that is not the answer.
     """
     refused = dict(zip(asked_about(jobs[0].cluster), refusals(jobs[0]), strict=True))
-    first = tuple(name for name, problems in refused.items() if not problems)
-    found = ((rank, run_by(job)) for rank, job in enumerate(jobs[1:], start=2))
+    able_of = run_and_hold if searched else run_by
+    first = able_of(jobs[0])
+    found = ((rank, able_of(job)) for rank, job in enumerate(jobs[1:], start=2))
     rank, able = (1, first) if first else next((one for one in found if one[1]), (0, ()))
     others = [name for name, problems in refused.items() if name not in able and not _whatever_the_plan(problems)]
     more = {"searched": True, **({"best": best} if best is not None else {})} if searched else {}
