@@ -1,4 +1,4 @@
-"""The road of every target: a plan's files are checked, one value of them is made wrong, told, mended, and checked."""
+"""The road of every target: a plan's files are checked, one value of them is made wrong, told, fixed, and checked."""
 
 from __future__ import annotations
 

@@ -279,9 +279,9 @@ def test_what_does_not_fit_comes_with_repairs_that_do() -> None:
     more = next(option for option in options if option.startswith("--gpus") and option.endswith("xH100"))
     assert all(repair.peak_memory_bytes <= repair.capacity_bytes for repair in error.repairs)
     # The repair is true: with these devices there is a plan, at least as quick as was said.
-    mended = plan(MODEL, gpus=more.split()[1], global_batch=8)
+    repaired = plan(MODEL, gpus=more.split()[1], global_batch=8)
     said = next(repair for repair in error.repairs if repair.option == more)
-    assert mended[0].estimate.step_time_s <= said.step_time_s * (1 + 1e-9)
+    assert repaired[0].estimate.step_time_s <= said.step_time_s * (1 + 1e-9)
 
 
 def test_pins_that_leave_nothing_that_fits_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Today's models in the same three files, and the mended errors."""
+"""Today's models in the same three files, and the repaired errors."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def test_a_vocabulary_adds_its_head_and_tables() -> None:
 
 def test_mended_recompute_costs_the_forward_pass_once() -> None:
     change = {"activation_recompute": "full", "seq_par_ag_redo": False, "tensor_par_comm_type": "ar"}
-    as_is, mended = stats(**change), stats(**change, fixed=True)
+    as_is, repaired = stats(**change), stats(**change, fixed=True)
     assert as_is["block_re_flops"] > 5 * as_is["block_fw_flops"]
     # Everything is recomputed but the collectives, whose sums are the only flop that differ.
-    assert mended["block_re_flops"] == pytest.approx(mended["block_fw_flops"], rel=1e-3)
-    assert as_is["block_re_time"] == mended["block_re_time"]
+    assert repaired["block_re_flops"] == pytest.approx(repaired["block_fw_flops"], rel=1e-3)
+    assert as_is["block_re_time"] == repaired["block_re_time"]
 
 
 def test_mended_checkpoints_are_divided_under_sequence_parallelism() -> None:
@@ -112,12 +112,12 @@ def test_mended_checkpoints_are_divided_under_sequence_parallelism() -> None:
 
 
 def test_mended_gradients_have_four_bytes() -> None:
-    as_is, mended = stats(), stats(fixed=True)
-    assert mended["weight_grad_space"] == 2 * mended["weight_space"]
+    as_is, repaired = stats(), stats(fixed=True)
+    assert repaired["weight_grad_space"] == 2 * repaired["weight_space"]
     assert as_is["weight_grad_space"] < 1.1 * as_is["weight_space"]
     # 18 bytes per parameter of Korthikanti et al.: 2 weights, 4 gradients, 12 optimizer.
-    total = mended["weight_space"] + mended["weight_grad_space"] + mended["optimizer_space"]
-    assert total == 9 * mended["weight_space"]
+    total = repaired["weight_space"] + repaired["weight_grad_space"] + repaired["optimizer_space"]
+    assert total == 9 * repaired["weight_space"]
 
 
 def test_mended_pipe_overlap_counts_its_bare_tile_once() -> None:
@@ -130,17 +130,17 @@ def test_mended_pipe_overlap_counts_its_bare_tile_once() -> None:
 
 def test_mended_edge_blocks_show_their_own_collectives() -> None:
     change = {"tensor_par_overlap": "ring", "tensor_par_comm_type": "p2p_rs_ag", "seq_par_ag_redo": False}
-    as_is, mended = stats(**change), stats(**change, fixed=True)
+    as_is, repaired = stats(**change), stats(**change, fixed=True)
     assert as_is["baseblock_fw_tp_time_exposed"] == as_is["edgeblock_fw_tp_time_exposed"]
-    assert mended["edgeblock_fw_tp_time"] != mended["baseblock_fw_tp_time"]
+    assert repaired["edgeblock_fw_tp_time"] != repaired["baseblock_fw_tp_time"]
 
 
 def test_mended_data_traffic_never_shows_more_than_is_sent() -> None:
     worst = 0.0
     for design, as_is in answers():
-        mended = design.priced(fixed=True)
-        ok = as_is.ok & mended.ok
-        assert (mended["dp_comm_exposed_time"][ok] <= mended["dp_comm_link_time"][ok] * (1 + 1e-9)).all()
+        repaired = design.priced(fixed=True)
+        ok = as_is.ok & repaired.ok
+        assert (repaired["dp_comm_exposed_time"][ok] <= repaired["dp_comm_link_time"][ok] * (1 + 1e-9)).all()
         worst = max(worst, float((as_is["dp_comm_exposed_time"] - as_is["dp_comm_link_time"])[ok].max(initial=0)))
     assert worst > 0
 

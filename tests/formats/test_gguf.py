@@ -71,7 +71,7 @@ def test_weights_take_the_config_beside_them(tmp_path: Path) -> None:
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128}
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(struct.pack("<Q", 2) + b"{}")
-    with pytest.raises(InputError, match=r"no config.json lies beside") as refused:
+    with pytest.raises(InputError, match=r"there is no config.json beside") as refused:
         resolve(weights)
     assert "not how many heads" in refused.value.problems[0].why
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -14,7 +14,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.search.away import held_to, narrow_space, schedule_spaces
+from meshwright.search.away import narrow_space, pinned_to, schedule_spaces
 from meshwright.search.axes import ways_of
 from meshwright.search.block import Block
 from meshwright.search.explored import SHAPE_TOO_LARGE
@@ -104,7 +104,7 @@ def test_an_opened_space_has_the_answer_of_the_same_space_searched_at_once(
 
 @pytest.mark.parametrize("names", [("1f1b", "interleaved"), ("zb-v", "v-min")])
 def test_schedules_of_one_kind_are_searched_in_one_space(names: tuple[str, ...]) -> None:
-    space = held_to(Space(pins=PIPELINES.pins, opened=("schedule",)), schedule=names)
+    space = pinned_to(Space(pins=PIPELINES.pins, opened=("schedule",)), schedule=names)
     assert schedule_spaces(space, PIPELINES.model) == [space]
 
 
@@ -202,9 +202,9 @@ def priced(
 
 def test_rows_stand_for_every_way_until_the_best_of_them_is_too_slow() -> None:
     run = SpaceSearch(
-        EXPERTS.model, EXPERTS.cluster, EXPERTS.workload, held_to(Space(pins=EXPERTS.pins)), 3, pareto=False
+        EXPERTS.model, EXPERTS.cluster, EXPERTS.workload, pinned_to(Space(pins=EXPERTS.pins)), 3, pareto=False
     )
-    run.space = held_to(run.space, tensor=("1d",))
+    run.space = pinned_to(run.space, tensor=("1d",))
     ways = ways_of(run.space, None)
     least = build_grid(EXPERTS.model, EXPERTS.workload, EXPERTS.cluster.devices, run.space, ways[:1])
     every = build_grid(EXPERTS.model, EXPERTS.workload, EXPERTS.cluster.devices, run.space)

@@ -28,7 +28,7 @@ from meshwright.app.requests.page import WebRequest
 from meshwright.cli import main
 from meshwright.errors import InputError
 from meshwright.report.page.shell import LIVE_VIEWS, VIEWS
-from meshwright.service.local import leading_to, listening
+from meshwright.service.local import listening, redirect_file
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import served
 
@@ -548,7 +548,7 @@ def test_the_command_line_of_the_browser_does_not_show_the_key(tmp_path: Path) -
 
 
 def test_the_file_leads_a_browser_to_the_page(browser: Shown, address: str) -> None:
-    with leading_to(address) as file:
+    with redirect_file(address) as file:
         browser.page.goto(file.as_uri())
         browser.page.wait_for_url(address)
         browser.page.wait_for_selector("html[data-priced]", state="attached")

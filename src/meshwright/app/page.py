@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from meshwright.app.estimate import priced_set
 from meshwright.app.made_by import made_by
-from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
+from meshwright.app.plan_set import PlanSet, RankedPlan, distinct_plan_titles, ranked
 from meshwright.app.plan_set_shape import require_plan_set
 from meshwright.app.requests.page import PageRequest
 from meshwright.errors import UnsupportedError
@@ -136,7 +136,7 @@ def on_page(plan: RankedPlan, priced: PricedStep | None = None) -> PlanOnPage:
 
 def _source(document: Mapping[str, Any], plans: tuple[RankedPlan, ...], command: str) -> PageSource:
     shown = tuple(on_page(plan) for plan in plans)
-    entries = [{**one.to_dict(), "title": title} for one, title in zip(plans, told_apart(plans), strict=True)]
+    entries = [{**one.to_dict(), "title": title} for one, title in zip(plans, distinct_plan_titles(plans), strict=True)]
     return PageSource(document={**document, "plans": entries}, plans=shown, command=command)
 
 

@@ -153,9 +153,7 @@ class PageAnswers:
         try:
             content = b64decode(str(asked.get("file", "")), validate=True)
         except ValueError:
-            raise InputError(
-                what="file is no base64", why="a study is sent as it lies on a disk", field="file"
-            ) from None
+            raise InputError(what="file is no base64", why="a study is sent as it is on a disk", field="file") from None
         with tempfile.TemporaryDirectory() as folder:
             name = PurePath(str(asked.get("name"))).name
             path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else "study")

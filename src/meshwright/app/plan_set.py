@@ -238,7 +238,9 @@ class PlanSet(Answer, Sequence[RankedPlan]):
                 "assumptions": plain(self.assumptions),
             },
             "verdict": self.verdict.to_dict(),
-            "plans": [{**plan, "title": title} for plan, title in zip(plans, told_apart(self.plans), strict=True)],
+            "plans": [
+                {**plan, "title": title} for plan, title in zip(plans, distinct_plan_titles(self.plans), strict=True)
+            ],
             "tie": {"within": self.best.estimate.tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),
@@ -333,10 +335,12 @@ def runner_up(best: RankedPlan, other: RankedPlan | None, aim: Aim, mixing: Mixi
     time_s = other.estimate.step_time_s
     if mixing is not None and mixing.launched and mixing.passed_over_s == time_s < best.estimate.step_time_s:
         because = f"{mixing.launched.target} cannot run it; {because}"
-    return RunnerUp(name=other.name, title=told_apart((best, other))[-1], step_time_s=time_s, loses_because=because)
+    return RunnerUp(
+        name=other.name, title=distinct_plan_titles((best, other))[-1], step_time_s=time_s, loses_because=because
+    )
 
 
-def told_apart(plans: Sequence[RankedPlan]) -> list[str]:
+def distinct_plan_titles(plans: Sequence[RankedPlan]) -> list[str]:
     """Titles of plans, each its own: plans on the same groups are called alike."""
     titles = [plan.title for plan in plans]
     if len(set(titles)) == len(titles):

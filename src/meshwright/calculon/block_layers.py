@@ -32,7 +32,7 @@ def block_layers(app: Application, keys: BlockKeys, *, overlap: bool, attention:
         keys: distinct blocks that share the two settings below.
         overlap: whether tensor traffic overlaps with matrix products.
         attention: code of `attention_type`.
-        fixed: mend the errors of the original.
+        fixed: repair the errors of the original.
     """
     build = Builder(keys=keys, fixed=fixed)
     _attention(build, app, overlap=overlap, attention=attention)

@@ -161,7 +161,7 @@ def _optimizer(
         for name, part in zip(names, parts, strict=True):
             total[f"block_optim_{name}"] += part
         total["block_optimizer_space"] += state_bytes
-        # B7: gradients are as narrow as weights and sharded; mended, four bytes and whole as Megatron-LM keeps them.
+        # B7: gradients are as narrow as weights and sharded; fixed, four bytes and whole as Megatron-LM keeps them.
         total["block_weight_grad_space"] += layer.weights * (MASTER_BYTES if fixed else keys.element_bytes / shards)
     return {name: np.where(columns.training, value, 0.0) for name, value in total.items()}
 

@@ -28,7 +28,7 @@ def layer_list(
         app: the application.
         system: the system.
         execution: a legal execution.
-        fixed: mend the errors of the original.
+        fixed: repair the errors of the original.
     """
     columns = ExecutionColumns.from_executions([execution])
     keys = block_keys(columns)

@@ -103,7 +103,7 @@ def price_for_search(
         app: the application.
         system: the system.
         columns: the executions.
-        fixed: mend the errors of the original.
+        fixed: repair the errors of the original.
         legal: whether the rows are known to break no rule, memory aside; saves looking.
         book: blocks that are priced already, all of the rows' among them.
     """

@@ -43,7 +43,7 @@ class TunedExecutions(TableSpace):
 
     space: ExecutionSpace
     fixed: bool = False
-    """Price with the model's known errors mended."""
+    """Price with the model's known errors fixed."""
 
     @property
     def name(self) -> str:

@@ -91,7 +91,7 @@ class GroupTable(TableProblems):
 
     @model_validator(mode="before")
     @classmethod
-    def _bits_told(cls, data: object, info: ValidationInfo) -> object:
+    def _gigabits_named(cls, data: object, info: ValidationInfo) -> object:
         """A bare number of gigabits where gigabytes are asked for: eight times the device's usual fabric, exactly."""
         speed = data.get("inter_gb_s") if isinstance(data, Mapping) else None
         if isinstance(data, Mapping) and isinstance(speed, int | float) and isinstance(data.get("device"), str):

@@ -121,7 +121,7 @@ def _from_weights(path: str) -> object:
 
         return config_of_gguf(path)
     raise model_refusal(
-        f"no config.json lies beside {path}",
+        f"there is no config.json beside {path}",
         "the header of safetensors names tensors and their shapes, not how many heads share them",
         "put the model's config.json beside it, or pass it",
     )
@@ -166,7 +166,7 @@ def parsed_config(data: bytes, where: str) -> object:
         raise model_refusal(
             f"{where} is not text",
             "a config.json is JSON in UTF-8; this is something else, such as weights",
-            "pass the config.json that lies beside the weights",
+            "pass the config.json next to the weights",
         )
     try:
         return json.loads(text)

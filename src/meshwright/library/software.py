@@ -155,7 +155,7 @@ def generation_of(name: str) -> SoftwareGeneration:
     month = _month(line, when)
     today = f"{date.today():%Y-%m}"
     if month > today and when != today[:4]:
-        why, fix = "it lies in the future", f"--software {line} for the newest, {line}@{today} for this month"
+        why, fix = "it is in the future", f"--software {line} for the newest, {line}@{today} for this month"
         raise InputError(what=f"--software {name[:80]}", why=why, fix=fix, field="software")
     then = [one for one in known if one.since <= month]
     if not then:

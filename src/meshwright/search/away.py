@@ -36,7 +36,7 @@ def offload_spaces(space: Space, cluster: ClusterSpec, workload: Workload) -> li
             wrong = [*host_problems(away, cluster.groups[0]), *update_problems(away, workload)]
         problems += wrong
         if not wrong:
-            found.append(held_to(space, offload=(value,)))
+            found.append(pinned_to(space, offload=(value,)))
     if not found:
         raise InputError(tuple(dict.fromkeys(problems)), code="MW205")
     return found
@@ -51,7 +51,7 @@ def tensor_spaces(space: Space) -> list[Space]:
     values = space.pinned("tensor") or ("1d",)
     if len(values) == 1:
         return [space]
-    return [held_to(space, tensor=(value,)) for value in values]
+    return [pinned_to(space, tensor=(value,)) for value in values]
 
 
 def schedule_spaces(space: Space, model: ModelSpec) -> list[Space]:
@@ -69,7 +69,7 @@ def schedule_spaces(space: Space, model: ModelSpec) -> list[Space]:
     if not formulas or not sketched:
         return [space]
     workers = tuple(pp for pp in space.pinned("pp") or range(2, model.most_stages + 1) if pp != 1)
-    return [held_to(space, schedule=formulas), held_to(space, schedule=sketched, pp=workers)]
+    return [pinned_to(space, schedule=formulas), pinned_to(space, schedule=sketched, pp=workers)]
 
 
 def narrow_space(space: Space) -> Space:
@@ -91,7 +91,7 @@ def narrow_space(space: Space) -> Space:
     return replace(space, pins=(*kept, *narrow.items()), opened=())
 
 
-def held_to(space: Space, **pins: tuple[object, ...]) -> Space:
+def pinned_to(space: Space, **pins: tuple[object, ...]) -> Space:
     """A space whose axes are held to these values instead."""
     return replace(space, pins=tuple((dict(space.pins) | pins).items()))
 

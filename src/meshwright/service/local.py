@@ -52,7 +52,7 @@ def serve_page(request: WebRequest, tell: Callable[[str], None], note: Callable[
     with ExitStack() as open_until_the_end:
         with waiting_page(listener, key, shown):
             if not request.no_browser:
-                file = open_until_the_end.enter_context(leading_to(url))
+                file = open_until_the_end.enter_context(redirect_file(url))
                 webbrowser.open(file.as_uri())
             server = _server(asked, key, note)
         tell(url)
@@ -98,7 +98,7 @@ def _installed(package: str) -> bool:
 
 
 @contextmanager
-def leading_to(url: str) -> Iterator[Path]:
+def redirect_file(url: str) -> Iterator[Path]:
     """A file in a folder of this user alone that sends a browser on to an address; both are gone after the body.
 
     The command line of a browser is shown to every user of the machine, and the address holds the key of the page.

@@ -46,7 +46,7 @@ wishes = st.fixed_dictionaries(
 
 @given(wishes)
 def test_a_wish_is_mended_to_a_legal_point_and_kept_where_it_is_one(wish: dict) -> None:
-    point = RULES.mended(wish)
+    point = RULES.nearest_legal(wish)
     assert point is not None
     assert not RULES.broken(point)
     assert tuple(point.values()) in every()
@@ -57,7 +57,7 @@ def test_a_wish_is_mended_to_a_legal_point_and_kept_where_it_is_one(wish: dict) 
 def test_the_nearest_value_is_taken_and_the_rule_that_forbids_is_named() -> None:
     wish = {"width": 16, "depth": 6, "kind": "ring", "overlap": True}
     assert RULES.broken(wish) == "width x depth is at most 32"
-    assert RULES.mended(wish) == wish | {"depth": 2}
+    assert RULES.nearest_legal(wish) == wish | {"depth": 2}
     assert "no value" in RULES.broken(wish | {"width": 3})
 
 

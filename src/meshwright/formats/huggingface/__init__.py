@@ -300,7 +300,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         raise InputError(
             what=f"model {name}: the config is {show(config)}",
             why="a config.json holds one JSON object",
-            fix="pass the config.json that lies beside a model's weights",
+            fix="pass the config.json next to a model's weights",
             code="MW204",
         )
     said = config.get("model_type")

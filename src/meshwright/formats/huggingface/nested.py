@@ -143,7 +143,7 @@ def _of_no_family(config: Mapping[str, object], name: str, said: object) -> Inpu
     return _not_a_model(
         f"model {name}: model_type is {'missing' if said is None else show(said)}",
         "it names the family, so this is not the config.json of a model",
-        "pass the config.json that lies beside a model's weights (not that of a tokenizer or an index)",
+        "pass the config.json next to a model's weights (not that of a tokenizer or an index)",
         "model_type",
     )
 

@@ -225,7 +225,7 @@ class Rules:
                 return why
         return ""
 
-    def mended(self, wanted: Mapping[str, Value]) -> Point | None:
+    def nearest_legal(self, wanted: Mapping[str, Value]) -> Point | None:
         """The legal point nearest to a wish: axis after axis the nearest value that still leaves a legal rest.
 
         Args:
@@ -234,23 +234,23 @@ class Rules:
         Returns:
             The point, the wish itself if it is legal; None if no point is legal.
         """
-        return self._mend(0, {}, set(), wanted)
+        return self._nearest_legal(0, {}, set(), wanted)
 
-    def _mend(self, number: int, point: Point, active: set[str], wanted: Mapping[str, Value]) -> Point | None:
+    def _nearest_legal(self, number: int, point: Point, active: set[str], wanted: Mapping[str, Value]) -> Point | None:
         if number == len(self.axes):
             return dict(point)
         axis = self.axes[number]
         inactive = set(point) - active
         if not self.active(axis, point, inactive):
             point[axis.name] = axis.default
-            found = self._mend(number + 1, point, active, wanted)
+            found = self._nearest_legal(number + 1, point, active, wanted)
             del point[axis.name]
             return found
         active.add(axis.name)
         for value in by_nearness(axis, wanted.get(axis.name, axis.default)):
             point[axis.name] = value
             if not self._breaks(axis.name, point, active):
-                found = self._mend(number + 1, point, active, wanted)
+                found = self._nearest_legal(number + 1, point, active, wanted)
                 if found is not None:
                     active.discard(axis.name)
                     del point[axis.name]
@@ -301,4 +301,4 @@ def sample_by_drawing(rules: Rules, generator: random.Random) -> Point:
         # Points with idle axes are drawn once for every value of those: keep one of them.
         if point == wish and not rules.broken(point):
             return point
-    return rules.mended(wish) or rules.completed({})
+    return rules.nearest_legal(wish) or rules.completed({})

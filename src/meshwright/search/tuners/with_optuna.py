@@ -111,7 +111,7 @@ def legal_sampler(
                 tried = {tuple(other.params.items()) for other in study.get_trials(deepcopy=False)}
                 for _ in range(PROPOSALS):
                     wish: Mapping[str, Value] = inner.sample_relative(study, trial, known)
-                    point = rules.mended(on_axes(space, wish)) if wish else None
+                    point = rules.nearest_legal(on_axes(space, wish)) if wish else None
                     if point is not None and tuple(point.items()) not in tried:
                         return point
             # One generator a trial: a study that goes on draws what it would have drawn.

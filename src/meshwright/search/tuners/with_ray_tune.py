@@ -155,7 +155,7 @@ def _load_checkpoint(self: Any, checkpoint: dict[str, Any] | None) -> None:
 def legal_point(space: TunableSpace, rules: Rules, config: dict[str, Any]) -> Point:
     """What a search algorithm proposed, moved to the nearest legal point."""
     wish = on_axes(space, config.get("point", config))
-    return rules.mended(wish) or rules.completed(wish)
+    return rules.nearest_legal(wish) or rules.completed(wish)
 
 
 def _param_space(algorithm: str, log: TrialLog, seed: int) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def space_default(space: TunableSpace) -> Point:
     from meshwright.search.tuners.base import Rules
 
     rules = Rules.of(space)
-    return rules.mended({}) or rules.completed({})
+    return rules.nearest_legal({}) or rules.completed({})
 
 
 def _facade(log: TrialLog, configspace: ConfigSpace.ConfigurationSpace, algorithm: str, seed: int, folder: Path) -> Any:

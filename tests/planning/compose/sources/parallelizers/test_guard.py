@@ -1,4 +1,4 @@
-"""What raises, hangs or lies is a reported skip."""
+"""What raises, hangs or claims what cannot be is a reported skip."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Any parallelizer, run so that it cannot spoil a search: what raises, hangs or lies is skipped and reported.
+"""Any parallelizer, run so that it cannot spoil a search: what raises, hangs or claims the impossible is skipped.
 
-A lie is an answer that cannot be: more devices than were given, layers that are not the slice's, times that are
+A false claim is an answer that cannot be: more devices than were given, layers that are not the slice's, times that are
 negative or quicker than the devices' peak allows.
 """
 
@@ -126,7 +126,7 @@ class Guarded:
 def _wrong(plan: object, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> str | None:
     """The first reason why an answer cannot be, or that it cannot even be read."""
     try:
-        return next(lies(plan, part, island, workload, micro_batch), None)
+        return next(false_claims(plan, part, island, workload, micro_batch), None)
     except Exception as error:
         return f"it cannot be read: {_said(error)}"
 
@@ -146,7 +146,7 @@ def slice_words(part: ModelSlice, island: Island) -> str:
     return f"{' and '.join([layers, *edges])} on {island.devices} of {island.group.name}"
 
 
-def lies(plan: object, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> Iterator[str]:
+def false_claims(plan: object, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> Iterator[str]:
     """Why an answer cannot be; nothing where it can.
 
     The least time of a forward pass is 2 FLOP for each active parameter and token at the highest peak of the devices:
@@ -193,7 +193,7 @@ def lies(plan: object, part: ModelSlice, island: Island, workload: Workload, mic
 
 
 def least_forward_s(part: ModelSlice, island: Island, workload: Workload, micro_batch: int, devices: int) -> float:
-    """Seconds that no forward pass of a slice can beat; arguments as `lies`."""
+    """Seconds that no forward pass of a slice can beat; arguments as `false_claims`."""
     hidden = part.model.hidden
     parameters = sum(layer.active_parameters(hidden) * count for layer, count in part.layers)
     peak = max(peak for _, peak in island.group.device.peak_flop_per_s)

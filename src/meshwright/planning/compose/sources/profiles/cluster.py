@@ -135,7 +135,7 @@ def _zone(group: NodeGroup, device: str, profiles: ProfileSet, problems: list[Pr
     close = nearest(group.zone, measured)
     problems.append(
         Problem(
-            what=f"group {group.name} lies in zone {group.zone!r}",
+            what=f"group {group.name} is in zone {group.zone!r}",
             why=f"the network profile knows {device} in {', '.join(measured) or 'no zone'}",
             fix=f"did you mean {close[0]}?" if close else "name one of them, or none",
             field="zone",
