@@ -229,9 +229,11 @@ def _cached_in_flight(schedule: Schedule, p: int, m: int, v: int) -> tuple[Int[n
 
 
 @lru_cache(maxsize=256)
-def _cached_compiled(schedule: Schedule, p: int, m: int, v: int) -> tuple[Program, Placement, frozenset[Kind]]:
+def _cached_compiled(
+    schedule: Schedule, p: int, m: int, v: int, period: int = 0
+) -> tuple[Program, Placement, frozenset[Kind]]:
     table = schedule.table(p, m, v)
-    return compile_events(Events(table=table, serial=False)), table.placement, table.kinds
+    return compile_events(Events(table=table, serial=False), period=period), table.placement, table.kinds
 
 
 @lru_cache(maxsize=256)
@@ -239,9 +241,15 @@ def _cached_program(
     schedule: Schedule, p: int, m: int, v: int
 ) -> tuple[Program, Placement, frozenset[Kind], tuple[int, ...] | None]:
     """The compiled table of a shortened step and the periods that make it m long; of the whole step if that fails."""
-    short = schedule._shortened(p, m, v)
+    short, repeats = schedule._shortened(p, m, v), schedule.period(p, v) or 0
     program, placement, kinds = _cached_compiled(schedule, p, short, v)
-    periods = program.periods_for((m - short) * schedule.sections() // placement.chains)
+    more = (m - short) * schedule.sections() // placement.chains
+    periods = program.periods_for(more)
+    if periods is None:
+        # Stretches inside of a period may repeat themselves too, which takes a look at the period as a whole.
+        nodes = program.per_micro_batch * repeats * schedule.sections() // placement.chains
+        program, placement, kinds = _cached_compiled(schedule, p, short, v, nodes)
+        periods = program.periods_for(more)
     if periods is None:
         program, placement, kinds = _cached_compiled(schedule, p, m, v)
     return program, placement, kinds, periods

@@ -353,7 +353,9 @@ def step_codes(*columns: Int[np.ndarray, " nodes"] | Bool[np.ndarray, " nodes"])
     return code
 
 
-def phases(code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plus_1"]) -> list[tuple[int, int, int]]:
+def phases(
+    code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plus_1"], known: int = 0
+) -> list[tuple[int, int, int]]:
     """Stretches in which the codes repeat at least `FEWEST_PERIODS` times.
 
     A stretch is searched from the middle of what is left: there a steady phase is, if there is one.
@@ -361,6 +363,7 @@ def phases(code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plu
     Args:
         code: says all that the step of a node depends on, in level order.
         bounds: first node of every level, and the number of nodes.
+        known: nodes of one period of the only stretch that is wanted; 0 for all stretches.
 
     Returns:
         Of each its first node, nodes of a period, periods; in order.
@@ -372,7 +375,7 @@ def phases(code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plu
         if high - low < FEWEST_PERIODS * PERIOD_LEVELS:
             continue
         middle = int(bounds[np.searchsorted(bounds, (low + high) // 2)])
-        period = _period(code, middle, high) if middle < high else 0
+        period = known or (_period(code, middle, high) if middle < high else 0)
         if not period:
             if high - low > len(code) // 8:
                 spans += [(low, middle), (middle, high)]
@@ -388,6 +391,8 @@ def phases(code: Int[np.ndarray, " nodes"], bounds: Int[np.ndarray, " levels_plu
         if periods < FEWEST_PERIODS:
             continue
         found.append((start, period, periods))
+        if known:
+            break
         spans += [(low, start), (start + periods * period, high)]
     return sorted(found)
 

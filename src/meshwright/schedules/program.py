@@ -127,12 +127,13 @@ class Program:
         return self.durations[segment.weights[firsts], 0]
 
 
-def compile_events(events: Events, micro_batches: int = 1) -> Program:
+def compile_events(events: Events, micro_batches: int = 1, period: int = 0) -> Program:
     """Level order, reads and phases of the events of a table.
 
     Args:
         events: of a table.
         micro_batches: of the longest chain if durations differ by micro-batch, otherwise 1.
+        period: nodes of one period of the only phase that is looked for; 0 for all phases.
     """
     table, count = events.table, events.count
     zero = len(Kind) * table.p * table.v * micro_batches
@@ -168,7 +169,7 @@ def compile_events(events: Events, micro_batches: int = 1) -> Program:
     by_worker = np.argsort(table.worker[events.head[last]], kind="stable")
     last = last[by_worker]
     return Program(
-        segments=_segments(distance, weight, starts),
+        segments=_segments(distance, weight, starts, period),
         gates=gates,
         last=place[last],
         last_first=np.searchsorted(table.worker[events.head[last]], np.arange(table.p)),
@@ -181,15 +182,15 @@ def compile_events(events: Events, micro_batches: int = 1) -> Program:
 
 
 def _segments(
-    distance: Int[np.ndarray, "nodes gates"], weight: Int[np.ndarray, "nodes gates"], starts: np.ndarray
+    distance: Int[np.ndarray, "nodes gates"], weight: Int[np.ndarray, "nodes gates"], starts: np.ndarray, known: int
 ) -> tuple[Segment, ...]:
-    """The nodes in level order, cut into phases and what lies between them."""
+    """The nodes in level order, cut into phases (of `known` nodes a period, if not 0) and what lies between them."""
     count = len(distance)
     code = step_codes(starts, *(weight * (distance.max() + 1) + distance).T)
     bounds = np.append(np.nonzero(starts)[0], count)
     made: list[Segment] = []
     at = 0
-    for start, period, periods in [*phases(code, bounds), (count, 0, 0)]:
+    for start, period, periods in [*phases(code, bounds, known), (count, 0, 0)]:
         while at < start:
             stop = int(bounds[np.searchsorted(bounds, min(start, at + PLAIN_NODES), side="right") - 1])
             stop = stop if stop > at else int(bounds[np.searchsorted(bounds, at, side="right")])

@@ -10,6 +10,7 @@ A row, pair or plan is dropped only if its bound is above the time of plans alre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
@@ -199,11 +200,13 @@ class SpaceSearch:
         )
         if ways is None:
             return np.where(paired, both, shapes) * np.where(first, ordered, shardings)
-        each = [
-            (both if beside else shapes) * (ordered if before else shardings)
-            for beside, before in zip(paired.tolist(), first.tolist(), strict=True)
-        ]
-        return np.where(grid.ep > 1, sum(each), shapes * shardings)
+        # Ways that run alike stand for as many plans each: four products, whatever their number.
+        alike = Counter(zip(paired.tolist(), first.tolist(), strict=True))
+        every = sum(
+            number * (both if beside else shapes) * (ordered if before else shardings)
+            for (beside, before), number in alike.items()
+        )
+        return np.where(grid.ep > 1, every, shapes * shardings)
 
     def opened(self, grid: Grid) -> Iterator[OpenRows]:
         """Rows with the shapes that fit them, the best of their plans simulated as they are explored.
@@ -391,3 +394,8 @@ class PlainRows:
     time_s: Float[np.ndarray, "rows"]
     space: int
     """All plans, those of rows that were beaten before included."""
+
+    def within(self, beat_s: float) -> PlainRows:
+        """The rows that a time to beat leaves in question, whatever is away: millions more would take gigabytes."""
+        left = self.time_s <= beat_s
+        return replace(self, grid=self.grid.take(left), plans=self.plans[left], time_s=self.time_s[left])

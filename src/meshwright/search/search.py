@@ -150,8 +150,6 @@ class _Series:
         run = SpaceSearch(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
         run.beat_s, run.plain = self.beat_s, self.plain.get(here)
         result = run.run(started)
-        if run.plain is not None:
-            self.plain[here] = run.plain
         self.may_fit_tightly[space] = run.may_fit_tightly
         if refine and result.plans and not spent() and space.pinned("recompute") is None:
             plans = _refined(result.plans, self.model, self.cluster, self.workload)[: self.top]
@@ -164,6 +162,8 @@ class _Series:
             if plan.row is not None:
                 known_s = self.quickest.get(plan.row.layout, np.inf)
                 self.quickest[plan.row.layout] = min(known_s, plan.estimate.step_time_s)
+        if run.plain is not None:
+            self.plain[here] = run.plain.within(self.beat_s)
         return result
 
     def relaxed(self, space: Space, result: SearchResult) -> SearchResult:

@@ -93,7 +93,7 @@ def test_one_device_alone_has_its_optimizer_on_the_host_too() -> None:
         ("z0.off-o", "off-o with z0"),
         ("z2.off-wo", "off-wo with z2"),
         ("z2.off-aog", "with the perceptron"),
-        ("z0.off-a", "off-a with z0"),
+        ("hsdp4.off-a", "off-a with hsdp"),
         ("z3.off-w", "with their optimizer states"),
         ("z3.off-wo-nvme", "not to disks"),
         ("tp2.z2.off-og", "with tp2"),
@@ -124,7 +124,7 @@ def losses_of_activations_on_the_device() -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize(
-    "words", ["z1.off-a", pytest.param("z2.rc-sel.off-aog", marks=pytest.mark.slow), "z3.rc-full.off-waog"]
+    "words", ["z0.off-a", "z1.off-a", pytest.param("z2.rc-sel.off-aog", marks=pytest.mark.slow), "z3.rc-full.off-waog"]
 )
 def test_ranks_whose_activations_wait_on_the_host_end_where_one_device_ends(words: str) -> None:
     with jax_precision("fp64"):

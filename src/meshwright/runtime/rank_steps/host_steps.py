@@ -20,10 +20,22 @@ import jax.numpy as jnp
 from jax.experimental.compute_on import compute_on
 
 from meshwright.errors import UnsupportedError
-from meshwright.runtime.rank_steps.rank_steps import HOST, RanksOnDevices, State
+from meshwright.runtime.rank_steps.rank_steps import HOST, RanksOnDevices, RankStep, State
 from meshwright.runtime.rank_steps.shard_steps import EVERY, ShardedStep, shaped
 from meshwright.specs.strategy import Offload
 from meshwright.zoo.decoder import Decoder
+from meshwright.zoo.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwappedStep(RankStep):
+    """One optimizer step of a rank with whole states, whose activations wait on the host."""
+
+    def on(self, devices: Sequence[Any], *, gradients_too: bool = True) -> RanksOnDevices:
+        """One rank to a device; as `HostStep.on`."""
+        return RankStep.on(
+            replace(self, model=swapped_model(self.model, devices)), devices, gradients_too=gradients_too
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +57,9 @@ class HostStep(ShardedStep):
             devices: as many as ranks.
             gradients_too: whether it returns the mean gradients behind state and loss.
         """
-        has = HOST in {memory.kind for memory in devices[0].addressable_memories()}
-        model = self.model
-        if self.offload.activations:
-            if not has:
-                kinds = sorted(memory.kind for memory in devices[0].addressable_memories())
-                why = f"{devices[0].platform} has {', '.join(kinds)}, and activations leave in the middle of a step"
-                raise UnsupportedError(
-                    what="off-a without memory of the host", why=why, fix="use rc-full", field="plan"
-                )
-            assert isinstance(model, Decoder), "other models are refused before"
-            model = replace(model, swapped=True)
-        return ShardedStep.on(replace(self, placed=has, model=model), devices, gradients_too=gradients_too)
+        placed = HOST in _memories(devices)
+        model = swapped_model(self.model, devices) if self.offload.activations else self.model
+        return ShardedStep.on(replace(self, placed=placed, model=model), devices, gradients_too=gradients_too)
 
     @property
     def host(self) -> frozenset[str]:
@@ -162,6 +165,28 @@ class HostStep(ShardedStep):
 
     def _to_device(self, values: Any) -> Any:
         return jax.device_put(values, jax.memory.Space.Device) if self.placed and self.host else values
+
+
+def swapped_model(model: Model, devices: Sequence[Any]) -> Decoder:
+    """A decoder whose layers send what they keep to the host's memory.
+
+    Args:
+        model: the decoder; other models are refused before.
+        devices: that run it.
+
+    Raises:
+        UnsupportedError: the backend has no such memory.
+    """
+    kinds = _memories(devices)
+    if HOST not in kinds:
+        why = f"{devices[0].platform} has {', '.join(kinds)}, and activations leave in the middle of a step"
+        raise UnsupportedError(what="off-a without memory of the host", why=why, fix="use rc-full", field="plan")
+    assert isinstance(model, Decoder), "other models are refused before"
+    return replace(model, swapped=True)
+
+
+def _memories(devices: Sequence[Any]) -> list[str]:
+    return sorted(memory.kind for memory in devices[0].addressable_memories())
 
 
 def _added(total: Any, found: Any) -> Any:

@@ -85,6 +85,8 @@ class RankStep:
             own = jax.tree.map(each, {"weights": weights, "moments": moments})
             outer = {"weights": weights, "momentum": jax.tree.map(jnp.zeros_like, weights)}
             return own | {"outer": outer if self.data.averaging == "diloco" else {}, "step": step}
+        if self.compression is None:
+            return {"weights": weights, "moments": moments, "step": step}
         errors = {"sent": jax.tree.map(lambda leaf: each(jnp.zeros_like(leaf)), weights)}
         if self.compression is not None and self.compression.kind.name == "onebit":
             errors["summed"] = jax.tree.map(
@@ -117,7 +119,10 @@ class RankStep:
         loss = jax.lax.pmean(loss, (REPLICAS, INNER))
         if self.data.averaging != "synchronous":
             return self._drifted(state, jax.lax.pmean(gradients, INNER), loss)
-        assert self.compression is not None
+        if self.compression is None:
+            mean = jax.lax.pmean(gradients, (REPLICAS, INNER))
+            weights, moments = self.optimizer.update(state["weights"], state["moments"], mean, state["step"])
+            return {"weights": weights, "moments": moments, "step": state["step"] + 1}, loss, mean
         name, setting = self.compression.kind.name, self.compression.setting
         if name == "onebit":
             return self._signed(state, gradients, loss, setting)

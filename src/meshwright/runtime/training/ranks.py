@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.runtime.devices import require_devices
-from meshwright.runtime.rank_steps.host_steps import HostStep
+from meshwright.runtime.rank_steps.host_steps import HostStep, SwappedStep
 from meshwright.runtime.rank_steps.on_workers import RanksOnWorkers
 from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS
 from meshwright.runtime.rank_steps.rank_rules import rank_refusals
@@ -82,6 +82,8 @@ class RankTraining(Training):
     def ranks(self) -> RankStep:
         """The step of a rank."""
         data = self.row.data()
+        if self.row.offload == "a" and not data.zero:
+            return SwappedStep(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
         if self.row.offload:
             return HostStep(
                 model=self.model(),

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.parameters import flag, whole
+from meshwright.schedules.steady import SteadyOrder
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -49,7 +49,7 @@ def _halved(placement: Placement, counts: list[int]) -> ScheduleTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chimera(Schedule):
+class Chimera(SteadyOrder):
     """`pairs` pipelines down and as many up: half of the micro-batches go each way, m counts all of them.
 
     In units of p micro-batches, forward of stage s runs in slot 2*i + s and backward in slot 2*i + 2*p - 1 - s, where i
@@ -114,8 +114,8 @@ class Chimera(Schedule):
         return [Problem(what=f"{self.name}: doubling and halving", why=why, fix="one of them", field="halving")]
 
     def period(self, p: int, v: int) -> int | None:
-        """Each unit of p micro-batches repeats the one before; what fills the pauses between units follows no rule."""
-        return None if self.doubling or self.halving else p
+        """Each unit of p micro-batches repeats the one before; what fills the pauses between units has its own."""
+        return super().period(p, v) if self.doubling or self.halving else p
 
     @property
     def chains(self) -> int:

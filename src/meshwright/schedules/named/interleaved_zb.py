@@ -67,7 +67,7 @@ class InterleavedZeroBubble(Interleaved):
         return m
 
     def _in_flight_for(self, p: int, m: int, v: int) -> int:
-        return m
+        return self._shortened(p, m, v)
 
     def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
         return live_vectors(self.table(p, m, v))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.errors import Problem
-from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.named.chimera import two_way_problems
 from meshwright.schedules.parameters import whole
+from meshwright.schedules.steady import SteadyOrder
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixPipe(Schedule):
+class MixPipe(SteadyOrder):
     """Chimera's two directions, each holding at most `inject` micro-batches between first forward and last backward.
 
     What is published leaves the exact order open; this is a reconstruction by list scheduling with b = 2*f: backward

@@ -38,3 +38,7 @@ class SegmentSchedule(ListedSchedule):
     def sections(self) -> int:
         """Segments."""
         return self.segments
+
+    def _settled(self, p: int, v: int) -> int:
+        """Workers warm up with the segments of one micro-batch, and at most two more for each worker behind them."""
+        return 2 * (1 + -(-2 * p // (self.segments * v)))

@@ -24,9 +24,6 @@ class Seq1F1B(SegmentSchedule):
     title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
     source = "Sun et al., Seq1F1B, 2024"
 
-    def _settled(self, p: int, v: int) -> int:
-        return 2 * p
-
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         k = self.segments
         units = m * k

@@ -103,10 +103,10 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
     for name in (f"{axis}{degree}" for axis, degree in degrees if degree > 1):
         why, fix = "each rank computes gradients of its own samples with whole layers", f"leave {name[:2]} out"
         yield Problem(what=f"off-{row.offload} with {name} does not run here", why=why, fix=fix, field="plan")
-    parts = (3,) if "w" in letters else (1, 2, 3)
+    parts = (3,) if "w" in letters else (0, 1, 2, 3) if letters == "a" else (1, 2, 3)
     able = [kind.name for kind in SHARDINGS.values() if kind.zero in parts and (kind.zero < 3 or kind.shards_all)]
     if row.sharding not in able and (row.dp > 1 or "w" in letters):
-        why = "each rank updates its own shard"
+        why = "each rank updates its own shard" if "o" in letters else "each rank updates all weights or its own shard"
         what = f"off-{row.offload} with {row.sharding} does not run here"
         yield Problem(what=what, why=why, fix=f"use {' or '.join(able)}", field="plan")
 
