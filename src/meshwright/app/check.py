@@ -184,12 +184,16 @@ def _rule(source: LaunchSource, launch: LaunchFile) -> JobRule | None:
 
 
 def _sayable(editable: LaunchSource | None, launch: LaunchFile) -> Callable[[PlanRow], bool] | None:
-    """Whether the keys of a trainer's file say a plan; None of files whose keys say all that the target runs."""
-    if editable is None or not isinstance(editable.target, ReadTarget):
-        return None
-    from meshwright.launch_files.fixes.trainer import says  # few files are theirs
+    """Whether a trainer's file, or a script of a fork, says a plan; None of those that say all that the target runs."""
+    if editable is not None and isinstance(editable.target, ReadTarget):
+        from meshwright.launch_files.fixes import trainer  # few files are theirs
 
-    return partial(says, editable, launch)
+        return partial(trainer.says, editable, launch)
+    if editable is not None and of_mindspeed(launch):
+        from meshwright.launch_files.fixes import mindspeed  # few scripts start it
+
+        return partial(mindspeed.says, launch)
+    return None
 
 
 def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:

@@ -6,6 +6,7 @@ on Megatron-LM core 0.12: stages are equal, and exchanges are hidden by MindSpee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.errors import Problem
@@ -15,11 +16,20 @@ from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 
-_AS_THEY_ARE = (
-    *("tensor", "tp_overlap", "dispatcher", "ep_overlap", "hot_experts", "ep_chunks", "drop_duplicates"),
-    *("stash_collectives", "prioritised", "offload", "optimizer_tile", "data_words"),
-)
-"""Parts of a plan that no option of it says, or only one of its own."""
+_AS_THEY_ARE = {
+    "tensor": "tensor.kind",
+    "tp_overlap": "tensor.overlap",
+    "ep_overlap": "expert.overlap",
+    "hot_experts": "expert.shadowed",
+    "prioritised": "expert.prioritised",
+    "ep_chunks": "expert.chunks",
+    "drop_duplicates": "expert.drop_duplicates",
+    "stash_collectives": "recompute.collectives",
+    "offload": "offload",
+    "optimizer_tile": "offload.tile",
+    "data_words": "data",
+}
+"""Parts of a plan that no option of it says, or only one of its own, each with the field of what is refused."""
 _BY_HAND = ("--noop-layers", "--num-layer-list", "--schedules-method")
 """Options by which stages are as a script has them."""
 
@@ -33,27 +43,45 @@ def refused(rule: JobRule | None, now: LaunchFile, job: Job) -> tuple[Problem, .
         job: the plan with its job.
     """
     row = row_of(job.plan, job.model)
-    if row is None or now.row is None or not _says(now, now.row, row, job.model.num_layers):
-        why = "MindSpeed-LLM has equal stages, recomputes whole layers, and hides exchanges by options of its own"
-        return (Problem(what="the script cannot say this plan", why=why, field="plan"),)
-    return () if rule is None else rule(job)
+    fields = () if row is None or now.row is None else tuple(_refused(now, now.row, row))
+    why = "MindSpeed-LLM says it by an option of its own, or not at all"
+    own = tuple(Problem(what=f"plan: {field}", why=why, field=field) for field in fields)
+    return own or (() if rule is None else rule(job))
 
 
-def _says(now: LaunchFile, own: PlanRow, row: PlanRow, layers: int) -> bool:
-    as_it_is = all(getattr(own, name) == getattr(row, name) for name in _AS_THEY_ARE)
+def _refused(now: LaunchFile, own: PlanRow, row: PlanRow) -> Iterator[str]:
+    """Fields of a plan that the script cannot say."""
+    yield from (field for name, field in _AS_THEY_ARE.items() if getattr(own, name) != getattr(row, name))
+    if row.ep > 1 and row.dispatcher not in ("alltoall", "allgather", own.dispatcher):
+        yield "expert.dispatcher"
     again = (own.recompute, own.recompute_modules) == (row.recompute, row.recompute_modules)
-    said = {one.option: one.value for one in (*now.said, *now.unpriced)}
-    context = said.get("--cp-comm-type", "p2p")
-    stages = (own.pp, own.vpp, own.schedule) == (row.pp, row.vpp, row.schedule)
-    free = row.schedule in ("1f1b", "interleaved") and layers % (row.pp * row.vpp) == 0
-    return (
-        as_it_is
-        and (again or row.recompute in ("none", "full", "block", "uni"))
-        and row.sharding in ("z0", "z1", own.sharding)
-        and len(row.cp) < 2
-        and {kind for kind, _ in row.cp} <= {context}
-        and (stages or (free and not said.keys() & {*_BY_HAND}))
-    )
+    if not again and row.recompute not in ("none", "full", "block", "uni"):
+        yield "recompute"
+    context = _said(now).get("--cp-comm-type", "p2p")
+    if any(kind != context for kind, _ in row.cp) or len(row.cp) > 1:
+        yield "context.kinds"
+    if row.sharding not in ("z0", "z1", own.sharding):
+        yield "data.family"
+    if row.schedule not in ("1f1b", "interleaved", own.schedule):
+        yield "schedule"
+
+
+def says(now: LaunchFile, row: PlanRow) -> bool:
+    """Whether stages can be cut as a plan has them: equally many layers each, or as the script lays them by hand.
+
+    Args:
+        now: what was read of the script.
+        row: the plan.
+    """
+    own, layers = now.row, now.model.get("num_layers")
+    if own is not None and (own.pp, own.vpp, own.schedule) == (row.pp, row.vpp, row.schedule):
+        return True
+    even = not isinstance(layers, int) or layers % (row.pp * row.vpp) == 0
+    return even and not _said(now).keys() & {*_BY_HAND}
+
+
+def _said(now: LaunchFile) -> dict[str, str]:
+    return {one.option: one.value for one in (*now.said, *now.unpriced)}
 
 
 def with_equal_stages(job: Job) -> Job:
