@@ -53,3 +53,18 @@ def test_repairs_on_many_devices_name_who_runs_their_plan() -> None:
     named = [one for one in raised.value.repairs if one.devices > 8 and one.run_by]
     assert named
     assert all(f"; {TARGETS[one.run_by[0]].title}" in one.line() for one in named if one.run_by)
+
+
+def test_where_no_framework_has_the_memory_for_a_smaller_optimizer_16_bits_are_offered() -> None:
+    with pytest.raises(NoPlanError) as raised:
+        plan(model="qwen3-1.7b", gpus="1xRTX3090", global_batch=8)
+    (one,) = (one for one in raised.value.repairs if one.option.startswith("--main-copy"))
+    assert one.run_by == ("axolotl", "llamafactory")
+
+
+def test_an_optimizer_with_formats_of_its_own_is_offered_no_other() -> None:
+    with pytest.raises(NoPlanError) as raised:
+        plan(model="phi-4", gpus="1xA100-80", optimizer="adafactor")
+    assert not [one.option for one in raised.value.repairs if "--moment-dtype" in one.option]
+    with pytest.raises(NoPlanError):
+        plan(model="phi-4", gpus="1xA100-80", optimizer="adamw-8bit")

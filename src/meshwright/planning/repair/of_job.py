@@ -15,6 +15,7 @@ from meshwright.library.devices import larger_devices
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.question.batch import usual_tokens
+from meshwright.planning.repair.as_run import as_run
 from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, costing, job_repair
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs, with_offload
@@ -71,7 +72,9 @@ def repairs_of_job(
     enough = min((one.devices for one in more), default=math.inf)
     yield from _adapters(lighter_ones, cluster, otherwise.space_for, enough, software_given=software_given)
     smaller = [*_other_optimizer(model, cluster, workload, space_for)]
-    yield from smaller or _in_16_bits(model, cluster, workload, space_for)
+    yield from smaller
+    if not any(software_given or as_run(one).run_by != () for one in smaller):  # no framework has the memory for it
+        yield from _in_16_bits(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
 
@@ -113,8 +116,13 @@ def _by_liger(otherwise: Otherwise, cluster: ClusterSpec, workload: Workload) ->
 
 def _by_unsloth(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """The same job under Unsloth, for which no files are written: nobody is asked who runs it."""
+
+    def checkpointed(away: str, part: ClusterSpec) -> Space:
+        space = with_offload(space_for, away, part)
+        return replace(space, pins=(*(pin for pin in space.pins if pin[0] != "recompute"), ("recompute", ("full",))))
+
     for option, text, away, step in under_unsloth(model, cluster, workload):
-        found = best_plan(model, cluster, step, partial(with_offload, space_for, away) if away else space_for)
+        found = best_plan(model, cluster, step, partial(checkpointed, away) if away else space_for)
         if found is not None:
             yield costing(found, option=option, text=text)
             return
@@ -255,6 +263,8 @@ def _in_16_bits(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
         ("", {"moment_dtype": "bf16"}, f"{said} --moment-dtype bf16", "weights, gradients and moments in bf16 alone"),
         ("adamw-8bit", {}, f"--optimizer adamw-8bit {said}", "weights and gradients in bf16 alone, moments in 8 bits"),
     )
+    if workload.update.own_formats:  # its moments have a format of their own, whatever is stated
+        kinds = (("", {}, said, "weights and gradients in bf16 alone"),)
     for optimizer, more, option, text in kinds:
         precision = stated(PRECISIONS["bf16"], given | more)
         step = replace(workload, precision=precision, optimizer=optimizer or workload.optimizer)
