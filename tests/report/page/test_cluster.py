@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from meshwright import estimate
 from meshwright.app.page import source_of
+from meshwright.report.page.shell import asset
 from meshwright.report.page.views.cluster import view_data
+from tests.report.page.chromium import chromium
 from tests.report.page.sources import NAMES, source
 
 
@@ -45,3 +49,30 @@ def test_links_between_kinds_say_where_their_speed_is_from() -> None:
     (link,) = data["links"]
     assert link["basis"] == "assumed"
     assert {group["device"] for group in data["groups"]} == {"H100", "A100-80"}
+
+
+def group(name: str, nodes: int, first: int) -> dict[str, object]:
+    """A group of nodes of eight as the map takes it."""
+    domain = {"name": "NVLink4", "size": 8, "bytes_per_s": 450e9, "basis": "datasheet"}
+    return {"name": name, "device": name, "nodes": nodes, "per_node": 8, "first": first, "domains": [domain]}
+
+
+def test_small_groups_stand_beside_each_other_and_large_ones_take_a_row() -> None:
+    few, many = [group(f"K{at}", 1, 8 * at) for at in range(8)], group("H100", 24, 64)
+    laid = """([text, groups, width, devices]) => {
+      const { layout } = new Function(`${text.replaceAll("export ", "")}; return { layout };`)();
+      const boxes = layout({ groups }, width, devices).boxes.filter(({ group }) => group);
+      return boxes.map(({ x, y, wide, high }) => [x, y, wide, high]);
+    }"""
+    with chromium() as shown:
+        eight = shown.evaluate(laid, [asset("boxes.js"), few, 880, 64])
+        beside_large = shown.evaluate(laid, [asset("boxes.js"), [*few[:3], many], 880, 256])
+        narrow = shown.evaluate(laid, [asset("boxes.js"), few, 300, 64])
+    assert [sum(box[1] == y for box in eight) for y in sorted({box[1] for box in eight})] == [4, 4]
+    assert max(x + wide for x, _, wide, _ in eight) <= 880
+    assert len({y for _, y, _, _ in beside_large[:3]}) == 1
+    assert beside_large[3][2] > 2 * beside_large[0][2]
+    assert len({y for _, y, _, _ in narrow}) == 8
+    for boxes in (eight, beside_large, narrow):
+        for (x, y, wide, high), (left, top, _, _) in combinations(boxes, 2):
+            assert left >= x + wide or top >= y + high or left < x

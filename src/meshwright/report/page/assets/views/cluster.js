@@ -1,10 +1,13 @@
+import { GAP, groupWords, layout } from "page/boxes.js";
 import { hide, show as showCard } from "page/card.js";
 import { computed, part, stage as stageColour } from "page/colours.js";
 import { html } from "page/svg.js";
 import { rate } from "page/units.js";
 
-const PAD = { inner: 3, outer: 6 };
-const GAP = 1;
+// Pixels of a group whose domains are named, not only how fast the outermost is.
+const NAMED = 420;
+// Pairs of groups that are named one by one.
+const MOST_PAIRS = 3;
 const KIND_NAMES = { tp: "tensor", cp: "context", ep: "experts", etp: "tensor of experts", dp: "data", pp: "pipeline" };
 // Directions of the lines over the devices of each group; dots, a grid and crossed lines once they have run out.
 const HATCHES = [[], [[1, 0]], [[1, 1]], [[0, 1]], [[1, -1]], ["dots"], [[1, 0], [0, 1]], [[1, 1], [1, -1]]];
@@ -40,7 +43,7 @@ export const view = {
       class: "cluster-host", tabindex: "0", role: "application", "aria-roledescription": "cluster map",
       "aria-label": `${all} devices in ${data.groups.length} groups of nodes. Left and right go from device to device, up and down from node to node.`,
     });
-    root.append(bar, legend(data), host, said);
+    root.append(bar, legend(data), host, said, ...(data.links.length > 1 ? [html("p", { class: "muted" }, speeds(data.links))] : []));
     const drawing = canvasOf(host, data, map, state);
     pointed(host, data, map, state, drawing, said);
     root.cluster = drawing;
@@ -56,6 +59,9 @@ export const view = {
         kinds: stage.kinds.map(([name, size]) => `${name}${size}`).join(" ") || "–",
       };
     }), { title: "Ranks and nodes of every stage" });
+    if (data.links.length) page.table(root, [
+      { name: "between", key: "between" }, { name: "speed", key: "speed", show: rate, number: true }, { name: "basis", key: "basis" },
+    ], data.links.map((link) => ({ between: link.between.join(" – "), speed: link.bytes_per_s, basis: link.basis })), { title: "Links between groups of nodes" });
   },
 };
 
@@ -95,71 +101,25 @@ function groupsOf(data, map, device) {
   return found;
 }
 
-// Boxes in boxes: sizes of devices from the outermost to the innermost.
-function levels(group) {
-  const whole = group.nodes * group.per_node;
-  const sizes = new Map();
-  for (const domain of group.domains) if (domain.size < whole && domain.size > 1) sizes.set(domain.size, domain);
-  if (!sizes.has(group.per_node) && group.per_node < whole && group.per_node > 1) sizes.set(group.per_node, null);
-  return [...sizes].sort(([a], [b]) => b - a).map(([size, domain]) => ({ size, domain }));
+// A text as it has room, with dots where it is cut.
+function cut(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let length = text.length;
+  while (length > 1 && context.measureText(`${text.slice(0, length)}…`).width > room) length -= 1;
+  return `${text.slice(0, length)}…`;
 }
 
-function layout(data, width, devices) {
-  const tile = devices <= 64 ? 26 : devices <= 256 ? 18 : devices <= 1024 ? 12 : devices <= 4096 ? 8 : devices <= 16384 ? 5 : 3;
-  const boxes = [];
-  const at = { x: new Float32Array(devices), y: new Float32Array(devices) };
-  let top = 0;
-  const linked = data.groups.length > 1;
-  data.groups.forEach((group, number) => {
-    const whole = group.nodes * group.per_node;
-    const own = levels(group);
-    const box = place(group.first, whole, own, 0, 10, top + 28, width - 20);
-    boxes.push({ x: 0.5, y: top + 0.5, wide: width - 1, high: box.high + 38, group });
-    top += box.high + 38 + (linked && number + 1 < data.groups.length ? 40 : 0);
-  });
-  return { tile, boxes, at, height: top + 2 };
-
-  function place(first, size, inside, depth, x, y, room) {
-    if (!inside.length) {
-      const across = Math.min(size, Math.max(1, size <= 8 ? Math.ceil(size / (size > 4 ? 2 : 1)) : Math.floor(Math.min(room, 16 * (tile + GAP)) / (tile + GAP))));
-      for (let device = 0; device < size; device++) {
-        at.x[first + device] = x + (device % across) * (tile + GAP);
-        at.y[first + device] = y + Math.floor(device / across) * (tile + GAP);
-      }
-      return { wide: across * (tile + GAP) - GAP, high: Math.ceil(size / across) * (tile + GAP) - GAP };
-    }
-    const [{ size: part_, domain }, ...rest] = inside;
-    const pad = rest.length ? PAD.outer : PAD.inner;
-    const space = tile <= 5 ? 3 : 6;
-    let [left, high, row, wide] = [x, 0, y, 0];
-    // Rows of as many boxes each, so that none is left over alone.
-    let [across, inRow] = [Infinity, 0];
-    for (let from = 0; from < size; from += part_) {
-      const number = Math.min(part_, size - from);
-      let mark = boxes.length;
-      let box = place(first + from, number, rest, depth + 1, left + pad, row + pad, rest.length ? squarish(number, room) : room);
-      if (from === 0) {
-        const [count, fit] = [Math.ceil(size / part_), Math.max(1, Math.floor((room + space) / (box.wide + 2 * pad + space)))];
-        across = Math.ceil(count / Math.ceil(count / fit));
-      }
-      if (left > x && (inRow >= across || left + box.wide + 2 * pad > x + room)) {
-        inRow = 0;
-        boxes.length = mark;
-        [left, row, high] = [x, row + high + space, 0];
-        box = place(first + from, number, rest, depth + 1, left + pad, row + pad, rest.length ? squarish(number, room) : room);
-      }
-      inRow += 1;
-      boxes.push({ x: left, y: row, wide: box.wide + 2 * pad, high: box.high + 2 * pad, domain, depth });
-      left += box.wide + 2 * pad + space;
-      high = Math.max(high, box.high + 2 * pad);
-      wide = Math.max(wide, left - space - x);
-    }
-    return { wide, high: row - y + high };
+// How quickly groups reach each other, one speed after the other, those of most pairs first.
+function speeds(links) {
+  const pairs = new Map();
+  for (const link of links) {
+    const text = `${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`;
+    pairs.set(text, [...(pairs.get(text) ?? []), link.between.join(" – ")]);
   }
-
-  function squarish(number, room) {
-    return Math.min(room, Math.max(160, Math.sqrt(number) * (tile + GAP) * 2));
-  }
+  if (pairs.size === 1) return `Between all groups of nodes: ${[...pairs.keys()][0]}.`;
+  const listed = [...pairs].sort(([, a], [, b]) => b.length - a.length);
+  const some = (names) => (names.length > MOST_PAIRS ? `${names.slice(0, MOST_PAIRS).join(", ")} and ${names.length - MOST_PAIRS} more pairs` : names.join(", "));
+  return `Between groups of nodes: ${listed.map(([text, names]) => `${text} (${some(names)})`).join("; ")}.`;
 }
 
 function canvasOf(host, data, map, state) {
@@ -210,14 +170,17 @@ function canvasOf(host, data, map, state) {
         context.font = "600 12.5px system-ui, sans-serif";
         context.fillStyle = colours.ink;
         context.textAlign = "left";
-        const nodes = `${group.nodes} ${group.nodes === 1 ? "node" : "nodes"} of ${group.per_node} ${group.device}`;
-        context.fillText(group.name === group.device ? nodes : `${group.name}: ${nodes}`, 12, box.y + 15);
+        const words = groupWords(group);
         const outer = group.domains.at(-1);
+        const speed = outer ? rate(outer.bytes_per_s) : "";
+        const named = group.domains.map((domain) => `${domain.name} ${rate(domain.bytes_per_s)}${domain.basis === "assumed" ? " assumed" : ""}`).join(" · ");
+        const shown = cut(context, words, box.wide - 40 - 7 * speed.length);
+        const room = box.wide - 48 - context.measureText(shown).width;
+        context.fillText(shown, box.x + 12, box.y + 15);
         context.fillStyle = colours.muted;
         context.textAlign = "right";
         context.font = "12px system-ui, sans-serif";
-        if (box.wide > 620) context.fillText(group.domains.map((domain) => `${domain.name} ${rate(domain.bytes_per_s)}${domain.basis === "assumed" ? " assumed" : ""}`).join(" · "), box.x + box.wide - 12, box.y + 15);
-        else if (outer) context.fillText(rate(outer.bytes_per_s), box.x + box.wide - 12, box.y + 15);
+        context.fillText(box.wide > NAMED && context.measureText(named).width <= room ? named : speed, box.x + box.wide - 12, box.y + 15);
       }
     }
     links(context);
@@ -269,27 +232,31 @@ function canvasOf(host, data, map, state) {
     return true;
   }
 
-  // Between groups of nodes: those that stand below each other as a line, dashed where the speed is assumed.
+  // Between groups of nodes: those that stand beside or below each other as a line, dashed where the speed is assumed.
   function links(context) {
     const boxes = laid.boxes.filter(({ group }) => group);
     const place = (name) => boxes.findIndex(({ group }) => group.name === name);
     context.font = "12px system-ui, sans-serif";
-    data.links.forEach((link, number) => {
+    data.links.forEach((link) => {
       const [one, other] = link.between.map(place).sort((a, b) => a - b);
-      if (one < 0 || other < 0) return;
-      const x = 40 + (other - one - 1) * 24 + (other - one > 1 ? number * 6 : 0);
-      const [from, to] = [boxes[one].y + boxes[one].high, boxes[other].y];
+      if (one < 0 || other - one !== 1) return;
+      const [above, below] = [boxes[one], boxes[other]];
+      const beside = below.y === above.y;
+      if (!beside && below.wide !== above.wide) return;
       context.strokeStyle = colours.muted;
       context.lineWidth = 1 + Math.log10(Math.max(link.bytes_per_s / 1e9, 1)) * 1.4;
       context.setLineDash(link.basis === "assumed" ? [6, 4] : []);
       context.beginPath();
-      if (other - one === 1) { context.moveTo(x, from); context.lineTo(x, to); }
+      const [from, to] = beside ? [above.x + above.wide, below.x] : [above.y + above.high, below.y];
+      const across = beside ? above.y + 15 : 40;
+      if (beside) { context.moveTo(from, across); context.lineTo(to, across); }
+      else if (below.x === above.x) { context.moveTo(across, from); context.lineTo(across, to); }
       context.stroke();
       context.setLineDash([]);
-      if (other - one > 1) return;
+      if (beside || to - from < 40) return;
       context.fillStyle = colours.muted;
       context.textAlign = "left";
-      context.fillText(`${link.between.join(" – ")}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`, x + 12, (from + to) / 2);
+      context.fillText(`${link.between.join(" – ")}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`, across + 12, (from + to) / 2);
     });
   }
 
