@@ -577,3 +577,27 @@ def test_a_fault_of_ours_and_a_server_that_ended_are_said_on_the_page(browser: S
         page.locator("aside .problem", has_text="the server of this page does not answer").wait_for()
         assert "start meshwright web again" in page.inner_text("aside .problem")
     page.close()
+
+
+def test_a_held_slider_moves_the_picture_that_stands_there(page: Any) -> None:
+    page.click("#tab-timeline")
+    page.wait_for_selector("html[data-drawn^='timeline:']", state="attached")
+    moved = """async (kind) => {
+      const root = document.documentElement;
+      const view = () => [...document.querySelectorAll("#view > div")].find((one) => one.pipeline);
+      const slider = document.querySelector("aside input[type=range][id*=GEMM]");
+      const [before, priced] = [view(), root.dataset.priced];
+      const end_s = before.pipeline.step.end_s;
+      if (kind === "input") slider.value = "0";
+      slider.dispatchEvent(new Event(kind, { bubbles: true }));
+      while (root.dataset.priced === priced) await new Promise((done) => setTimeout(done, 10));
+      const { step } = view().pipeline;
+      const rows = [...document.querySelectorAll(".pipeline-share b:first-child")].map((one) => one.textContent);
+      const shown = document.querySelector(".pipeline-window").textContent;
+      return { same: view() === before, longer: step.end_s > end_s, shown, rows, end_s: step.end_s };
+    }"""
+    held, released = page.evaluate(moved, "input"), page.evaluate(moved, "change")
+    assert held["same"]
+    assert held["longer"]
+    assert not released["same"]
+    assert (held["rows"], held["shown"], held["end_s"]) == (released["rows"], released["shown"], released["end_s"])

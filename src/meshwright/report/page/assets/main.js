@@ -84,7 +84,8 @@ class Shell {
     return {
       document: this.document, entry: this.entry, index: this.index, ghost: this.ghost, live: Boolean(this.live), unanswered: this.given.unanswered ?? null,
       held: Boolean(this.live?.dragging),
-      table,
+      // Rows that nobody sees are made when the slider is let go.
+      table: (root, columns, rows, more = {}) => table(root, columns, this.live?.dragging && more.folded !== false ? [] : rows, more),
       ghostData: () => (shell.ghost ? shell.dataOf(shell.view.name, { original: true }) : Promise.resolve(null)),
       choose: (index) => shell.choose(index),
       show: (name) => shell.open(name),
@@ -225,8 +226,17 @@ class Shell {
     else root.replaceChildren(html("p", { class: "muted", role: "status" }, "Pricing the plans around this one ..."));
   }
 
-  // A promise where the view unpacks something before it has drawn all.
+  // A promise where the view unpacks something before it has drawn all. While a slider is held, a view that has left a
+  // `renew(data)` at its element takes the data in where it stands, so that nothing around it is laid out again.
   drawInto(root, view, data, before = null) {
+    const { figure } = this;
+    if (this.live?.dragging && data && figure?.view === view && figure.inner.isConnected && figure.inner.renew) {
+      return figure.inner.renew(data).then((renewed) => renewed || this.drawAnew(root, view, data, before));
+    }
+    return this.drawAnew(root, view, data, before);
+  }
+
+  drawAnew(root, view, data, before) {
     let drawing = null;
     const [top, held] = [before ?? scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
     root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede.call ? view.lede(Boolean(this.live)) : view.lede)] : []));
@@ -235,6 +245,7 @@ class Shell {
       root.append(html("p", { class: "absent" }, "This file draws it for the first plan alone. ", html("code", {}, `${asked} -o plan.html`), " draws it for this one."));
     } else {
       const inner = html("div");
+      this.figure = { view, inner };
       root.append(inner);
       drawing = view.draw(inner, data, this.page());
     }

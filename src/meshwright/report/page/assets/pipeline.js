@@ -68,7 +68,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   host.append(over);
   const pitch = height + gap;
   const whole = step.workers * pitch;
-  const end = span ?? step.end_s;
+  let end = span ?? step.end_s;
   const shown = { from: 0, to: end };
   const state = { width: 0, ratio: 1, hover: -1, picked: null, critical: false, measure: null, cursor: null, frames: 0 };
   let tiles = tilesOf(step);
@@ -207,7 +207,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
     sent();
     labels();
     overlay();
-    onView(shown);
+    onView(shown, step);
   }
 
   const x = (moment) => ((moment - shown.from) / (shown.to - shown.from)) * state.width;
@@ -262,13 +262,15 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
     context.font = `${size}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
+    const onDark = tiles.plain.map(([r, g, b]) => r * 0.3 + g * 0.59 + b * 0.11 < 105);
+    let ink = null;
     for (const task of found) {
       const box = place(task);
       const [left, right] = [Math.max(box.left, 0), Math.min(box.right, state.width)];
       if (right - left < wide) continue;
-      context.fillStyle = "rgba(0,0,0,.82)";
-      const own = tiles.plain[step.kind[task] * step.chunks + step.chunk[task]];
-      if (own[0] * 0.3 + own[1] * 0.59 + own[2] * 0.11 < 105) context.fillStyle = "rgba(255,255,255,.94)";
+      const own = onDark[step.kind[task] * step.chunks + step.chunk[task]];
+      if (own !== ink) context.fillStyle = own ? "rgba(255,255,255,.94)" : "rgba(0,0,0,.82)";
+      ink = own;
       const unit = step.data.segments > 1 ? Math.floor(step.unit[task] / step.data.segments) : step.unit[task];
       context.fillText(String(unit), (left + right) / 2, box.top + box.height / 2 + 0.5);
     }
@@ -414,7 +416,15 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   sized();
   return {
-    step, shown, state, pitch, height, whole, over, x, moment, show, zoom, pan, zoomTo, hit, pick, redraw, themed,
+    get step() { return step; },
+    // The same tasks with other times, in the window that they shall be shown in.
+    renew(next, from, to) {
+      step = next;
+      end = span ?? step.end_s;
+      within(from, to);
+      draw();
+    },
+    shown, state, pitch, height, whole, over, x, moment, show, zoom, pan, zoomTo, hit, pick, redraw, themed,
     hover(task) { if (task !== state.hover) { state.hover = task; redrawOver(); } },
     measure(pair) { state.measure = pair; redrawOver(); },
     critical(on) { state.critical = on; redrawOver(); },

@@ -7,7 +7,8 @@ import { gib, significant, ticks } from "page/units.js";
 
 // across: the width of the host, where it is known: asking the browser has it lay out everything.
 function strip(host, height, across = () => host.clientWidth) {
-  const canvas = canvasOf("strip");
+  // Strips of one height share canvases: one that is sized anew is laid out anew.
+  const canvas = canvasOf(`strip high-${height}`);
   host.append(canvas);
   return () => {
     const ratio = Math.min(devicePixelRatio || 1, 2);
@@ -66,10 +67,11 @@ export function axisStrip(host, x, { below = false, across } = {}) {
   };
 }
 
-export function memoryStrip(host, name, step, x, which, { height = 74, kinds = null, across } = {}) {
+// of: gives the step, whose times may change; which: gives the stage.
+export function memoryStrip(host, name, of, x, which, { height = 74, kinds = null, across } = {}) {
   const sheet = strip(host, height, across);
   // Without bytes: how many activations of one micro-batch.
-  const { unit = null } = step.data;
+  const { unit = null } = of().data;
   const sized = unit ? (size) => significant(size) : gib;
   const colours = palette({
     ink: "var(--ink)", muted: "var(--muted)", line: "var(--line)", bad: "var(--bad)", raised: "var(--raised)",
@@ -78,7 +80,7 @@ export function memoryStrip(host, name, step, x, which, { height = 74, kinds = n
   return ({ from, to }) => {
     const { context, width } = sheet();
     const own = colours();
-    const row = which();
+    const [step, row] = [of(), which()];
     const worker = step.data.memory.workers[row];
     const fixed = worker.held_bytes + worker.transient_bytes;
     const top = 14;
@@ -86,9 +88,20 @@ export function memoryStrip(host, name, step, x, which, { height = 74, kinds = n
     const y = (size) => height - (size / highest) * (height - top);
     const live = mostPerPixel(step, row, from, to, width);
     context.fillStyle = own.activations;
+    // One outline is painted in a fraction of the time that a rectangle for each column of pixels takes.
+    context.beginPath();
+    context.moveTo(0, y(fixed));
+    let before = 0;
     for (let at = 0; at < width; at++) {
-      if (live[at] > 0) context.fillRect(at, y(fixed + live[at]), 1, y(fixed) - y(fixed + live[at]));
+      if (live[at] !== before) {
+        context.lineTo(at, y(fixed + before));
+        context.lineTo(at, y(fixed + live[at]));
+      }
+      before = live[at];
     }
+    context.lineTo(width, y(fixed + before));
+    context.lineTo(width, y(fixed));
+    context.fill();
     let under = 0;
     for (const [name, size] of kinds ? kinds(row) : [["overhead", worker.held_bytes], ["transient", worker.transient_bytes]]) {
       context.fillStyle = own[name];

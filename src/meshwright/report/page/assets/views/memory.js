@@ -81,7 +81,7 @@ export const view = {
         html("div", { role: "img", "aria-label": `Memory over time. ${label}, ${gib(peak.peak_bytes)} of ${gib(peak.capacity_bytes)}.` }, host, axis));
       let wide = 0;
       const [x, across] = [(moment) => (moment / data.over_time.end_s) * wide, () => wide];
-      const strips = [memoryStrip(host, about, over, x, () => at, { height: 170, kinds: () => held(stage), across }), axisStrip(axis, x, { below: true, across })];
+      const strips = [memoryStrip(host, about, () => over, x, () => at, { height: 170, kinds: () => held(stage), across }), axisStrip(axis, x, { below: true, across })];
       const draw = () => {
         if (host.clientWidth === wide) return;
         wide = host.clientWidth;

@@ -42,27 +42,40 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
   const canvas = pipelineCanvas(host, step, {
     ...heights,
     opening: opening && ((width) => opening(step, width)),
-    onView: (shown) => {
+    onView: (shown, { end_s }) => {
       strips.forEach((strip) => strip(shown));
-      about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(heights.span ?? step.end_s)}`;
+      about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(heights.span ?? end_s)}`;
       if (keep) keep(windowText(shown.from, shown.to));
       if (moved) moved(shown);
     },
   });
-  rows(labels, gutter, step, canvas);
+  names(labels, step, canvas);
+  shares(gutter, step, canvas);
   frame.style.setProperty("--pipeline-height", `${canvas.whole}px`);
   const [x, across] = [(moment) => canvas.x(moment), () => canvas.state.width];
   strips.push(axisStrip(axis, x, { across }));
-  if (data.memory) strips.push(memoryStrip(memory, memoryName, step, x, () => followed, { across }));
+  if (data.memory) strips.push(memoryStrip(memory, memoryName, () => canvas.step, x, () => followed, { across }));
   strips.forEach((strip) => strip(canvas.shown));
 
-  const words = (task) => describe(step, task);
+  const words = (task) => describe(canvas.step, task);
   const say = (task) => { status.textContent = words(task).flat(2).join(", "); };
   const follow = (row) => { if (data.memory && row >= 0 && row !== followed) { followed = row; strips.at(-1)(canvas.shown); } };
   pointer(host, canvas, words, follow);
   keyboard(host, canvas, words, say, follow);
-  return { step, canvas, about, status };
+  // Other times of the same tasks, in the picture that stands there: false where it has to be drawn anew.
+  const renew = async (other, window) => {
+    const next = other.absent ? null : await stepOf(other);
+    if (!next || shape(next) !== shape(canvas.step) || next.kind !== canvas.step.kind) return false;
+    gutter.replaceChildren();
+    shares(gutter, next, canvas);
+    canvas.renew(next, ...window(next));
+    return true;
+  };
+  return { step, canvas, about, status, renew };
 }
+
+// What a picture has around its tasks: lanes, what is sent, memory.
+const shape = ({ data }) => JSON.stringify([data.spans.map(([row, name, , , lane]) => [row, name, lane]), data.hops_s.forward.map((time) => time > 0), Boolean(data.memory)]);
 
 function gutterHead(step) {
   if (rowHeight(step.workers) < 12) return html("div", { class: "pipeline-gutter-head thin muted" }, "compute, comm., bubble");
@@ -105,7 +118,7 @@ function describe(step, task) {
   return lines;
 }
 
-function rows(labels, gutter, step, canvas) {
+function names(labels, step, canvas) {
   const { data } = step;
   const every = Math.max(1, Math.ceil(13 / canvas.pitch));
   let island = null;
@@ -126,6 +139,12 @@ function rows(labels, gutter, step, canvas) {
       labels.append(html("div", { class: "pipeline-label", style: { top: `${row * canvas.pitch}px`, height: `${canvas.height}px` } },
         html("span", {}, name.replace("pipeline ", "p").replace(/ stage /, " s"), ...(beside || !worker.island ? [] : [html("small", {}, worker.island)]))));
     }
+  });
+}
+
+// Where the time of every stage goes, beside its row.
+function shares(gutter, { data }, canvas) {
+  data.workers.forEach((worker, row) => {
     const bar = html("div", { class: "pipeline-bar" }, ...GUTTER.filter((name) => worker.shares[name] > 0).map((name) =>
       html("i", { style: { flex: `${worker.shares[name]} 0 0`, background: gutterColour(name) } })));
     const numbers = canvas.height >= 12
@@ -180,9 +199,9 @@ function pointer(host, canvas, words, follow) {
 }
 
 function keyboard(host, canvas, words, say, follow) {
-  const { step } = canvas;
-  const near = (row, moment) => Math.min(taskAfter(step, row, moment), step.first[row + 1] - 1);
+  const near = (row, moment) => Math.min(taskAfter(canvas.step, row, moment), canvas.step.first[row + 1] - 1);
   const go = (task) => {
+    const { step } = canvas;
     canvas.hover(task);
     if (step.start[task] < canvas.shown.from || step.end[task] > canvas.shown.to) {
       const wide = canvas.shown.to - canvas.shown.from;
@@ -195,7 +214,7 @@ function keyboard(host, canvas, words, say, follow) {
     showCard(box.left + Math.max(0, canvas.x(step.start[task])), box.top + (step.worker[task] + 1) * canvas.pitch, words(task));
   };
   const arrow = (key) => {
-    const at = canvas.state.hover;
+    const [{ step }, at] = [canvas, canvas.state.hover];
     if (at < 0) return go(near(0, canvas.shown.from));
     const row = step.worker[at];
     if (key === "ArrowRight") return at + 1 < step.first[row + 1] && go(at + 1);
@@ -205,7 +224,7 @@ function keyboard(host, canvas, words, say, follow) {
   };
   host.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = canvas.state.hover;
+    const [{ step }, at] = [canvas, canvas.state.hover];
     const deeds = {
       w: () => canvas.zoom(0.8), s: () => canvas.zoom(1.25), a: () => canvas.pan(-0.08), d: () => canvas.pan(0.08),
       "+": () => canvas.zoom(0.8), "-": () => canvas.zoom(1.25), 0: () => canvas.show(0, step.end_s), Home: () => canvas.show(0, step.end_s),
@@ -249,15 +268,23 @@ export const view = {
     const bar = html("div", { class: "toolbar" });
     root.append(bar);
     let opens = null;
+    const opened = (step, width) => {
+      const first = firstShown(step, width);
+      opens = windowText(0, first);
+      return first;
+    };
     const keep = page.set ? (text) => page.set("window", text === opens ? null : text) : null;
     const window_ = page.get?.("window")?.match(/^([\d.e-]+?)-([\d.]+(?:e-?\d+)?)$/);
     const figure = await pipelineFigure(root, data, {
       keep: throttled(keep),
       opening: (step, width) => {
-        const first = firstShown(step, width);
-        opens = windowText(0, first);
+        const first = opened(step, width);
         return window_ ? [Number(window_[1]), Number(window_[2])] : [0, first];
       },
+    });
+    root.renew = (other) => figure.renew(other, (next) => {
+      const { shown, state } = figure.canvas;
+      return windowText(shown.from, shown.to) === opens ? [0, opened(next, state.width)] : [shown.from, shown.to];
     });
     const { step, canvas, about } = figure;
     const button = (text, deed, more = {}) => html("button", { type: "button", class: "button", onclick: deed, ...more }, text);
@@ -265,8 +292,8 @@ export const view = {
     const toggle = () => { canvas.critical(!canvas.state.critical); pressed(); };
     const pressed = () => critical.setAttribute("aria-pressed", String(canvas.state.critical));
     const edges = steady(step);
-    bar.append(button("Whole step", () => canvas.show(0, step.end_s)),
-      edges ? button("Steady state", () => canvas.show(...edges)) : "",
+    bar.append(button("Whole step", () => canvas.show(0, canvas.step.end_s)),
+      edges ? button("Steady state", () => canvas.show(...(steady(canvas.step) ?? edges))) : "",
       button("Zoom in", () => canvas.zoom(0.6)), button("Zoom out", () => canvas.zoom(1 / 0.6)), critical, ...(page.live ? files(page, root, button) : []), about, keysHelp());
     canvas.over.parentElement.addEventListener("changed", pressed);
     root.append(kindsLegend(step),
