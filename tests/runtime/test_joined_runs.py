@@ -13,18 +13,19 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Buffer, Instruction, Op
-from meshwright.runtime.joined_runs import JoinedRuns, joined_runs
+from meshwright.runtime.joined_runs import LITTLE_BYTES, JoinedRuns, joined_runs
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.repeated_runs import RepeatedRuns
+from tests.corpus.table import CASES
 from tests.runtime.small import batch, initial, step
 
 WEIGHT, SAMPLES, KEPT, GRADIENT, UPDATED, NORM = range(6)
 
 
-def buffers(*, updated: tuple[int, ...] = (4, 4)) -> list[Buffer]:
+def buffers(*, updated: tuple[int, ...] = (4, 4), size: int = 4) -> list[Buffer]:
     shapes = {WEIGHT: (4, 4), SAMPLES: (8, 4), KEPT: (8, 4), GRADIENT: (4, 4), UPDATED: updated, NORM: ()}
     return [
-        Buffer(mesh=0, shape=shapes[one], dtype="float32", bytes=4, spec=jax.sharding.PartitionSpec())
+        Buffer(mesh=0, shape=shapes[one], dtype="float32", bytes=size, spec=jax.sharding.PartitionSpec())
         for one in range(6)
     ]
 
@@ -63,7 +64,17 @@ def test_memory_is_taken_only_by_a_result_that_is_left() -> None:
 
 
 def test_what_reads_nothing_of_what_stands_before_it_is_apart() -> None:
-    assert joined_runs([FORWARD, run("count", (NORM,), (UPDATED,))], buffers()) == {}
+    apart = [FORWARD, run("count", (NORM,), (UPDATED,))]
+    assert joined_runs(apart, buffers(size=LITTLE_BYTES + 1)) == {}
+    (part,) = joined_runs(apart, buffers(size=LITTLE_BYTES)).values()
+    assert part.name == "F0, count"
+
+
+def test_little_joins_nothing_that_comes_again() -> None:
+    tasks = micro_batches(added=False)
+    message = Instruction(op=Op.SEND, label="SEND", reads=(WEIGHT,), peer=1)
+    alike = [*tasks[:1], run("count", (NORM,), (UPDATED,)), message, *tasks[3:4]]
+    assert joined_runs(alike, buffers() * 3) == {}
 
 
 def test_what_is_computed_again_is_apart_from_the_forward() -> None:
@@ -115,6 +126,22 @@ def test_a_micro_batch_that_reads_of_another_is_in_no_loop() -> None:
     assert not any(
         isinstance(one, RepeatedRuns) for part in joined_runs(tasks, buffers() * 3).values() for one in part.parts
     )
+
+
+def test_all_phases_of_batch_norm_are_one_executable() -> None:
+    """What is made of sums over the batch is made once for all micro-batches, which then are one loop."""
+    case = CASES["nnx_batch_norm"]()
+    parallel = mw.parallelize(case.step, method=mw.DataParallel(num_micro_batches=2), **case.options)
+    case.call(parallel, case.state, case.batch)
+    runtime = parallel.compiled().runtime
+    assert isinstance(runtime, LocalRuntime)
+    ((executor,), (part,)) = runtime.executors, runtime.executors[0].joined.values()
+    assert part.end == len(executor.instructions)
+    names = [one.executable or "" for one in executor.instructions if one.op is Op.RUN]
+    once = [name for name in names if name.startswith("before")]
+    assert once
+    assert len(once) == len(set(once))
+    assert any(name.startswith("phase") for name in names)
 
 
 def test_donated_state_is_updated_in_its_own_memory() -> None:

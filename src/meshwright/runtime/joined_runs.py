@@ -14,6 +14,9 @@ from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.repeated_runs import RepeatedRuns, repeated_runs
 from meshwright.schedules.table import Kind
 
+LITTLE_BYTES = 1 << 14
+"""Up to here what a RUN makes costs its call: it joins what stands before it, whatever it reads."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRuns:
@@ -113,9 +116,9 @@ class JoinedRuns:
 def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) -> dict[int, JoinedRuns]:
     """Parts of a list that run as one executable, by the place where they begin.
 
-    That is all between two messages; of a step with micro-batches those that alternate with messages have a forward and
-    the backward behind it. More would be compiled again and again with another end. What is called layer by layer stays
-    so: joined, each layer would be compiled again.
+    That is all between two messages that is made of what stands before it, or little; of a step with micro-batches
+    those that alternate with messages have a forward and the backward behind it. More would be compiled again and again
+    with another end. What is called layer by layer stays so: joined, each layer would be compiled again.
 
     Args:
         instructions: of one mesh.
@@ -129,11 +132,13 @@ def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) 
 
     def follows(before: Sequence[Instruction | RepeatedRuns], one: Instruction | RepeatedRuns) -> bool:
         written = {buffer for part in before for run in _runs(part) for buffer in run.writes}
-        if written.isdisjoint(buffer for run in _runs(one) for buffer in run.reads):
-            return False
+        apart = written.isdisjoint(buffer for run in _runs(one) for buffer in run.reads)
         if all(map(once, (*before, one))):
+            little = sum(buffers[buffer].bytes for run in _runs(one) for buffer in run.writes) <= LITTLE_BYTES
             # Beside the forward, XLA would see that what is computed again is computed already, and keep it.
-            return not any(run.label.startswith(Kind.R.name) for run in _runs(one))
+            return (little or not apart) and not any(run.label.startswith(Kind.R.name) for run in _runs(one))
+        if apart:
+            return False
         own = before[0]
         if isinstance(own, RepeatedRuns) or isinstance(one, RepeatedRuns) or len(before) > 1:
             return False

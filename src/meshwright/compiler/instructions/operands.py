@@ -159,8 +159,7 @@ class Operands:
 
     def _total(self, mesh: int, eqn: core.JaxprEqn, unit: int | None, role: ValueRole) -> int:
         """A value of the whole batch, or of the part of it that an update is made with."""
-        each = self.step.micro_batches // self.step.updates
-        first = 0 if unit is None else unit - unit % each
+        each, first = self.step.micro_batches // self.step.updates, self._first(unit)
         key = ("total", eqn.outvars[0], first)
         if (mesh, key) not in self.out.ids:
             reads = [self.value(mesh, eqn.invars[0], one, role) for one in range(first, first + each)]
@@ -172,6 +171,10 @@ class Operands:
             self.out.executables.setdefault(name, jax.make_jaxpr(lambda *given: [join(given)])(*[part] * each))
             self.out.run(mesh, name, name, reads, [self.out.new(mesh, key, shape)])
         return self.out.at(mesh, key)
+
+    def _first(self, unit: int | None) -> int:
+        """The first micro-batch of the update that one belongs to."""
+        return 0 if unit is None else unit - unit % (self.step.micro_batches // self.step.updates)
 
     def _joint(self, mesh: int, var: core.Var, unit: int | None, role: ValueRole) -> int:
         """A value made of all samples together, with all others that are made with it."""
@@ -211,15 +214,13 @@ class Operands:
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)
         of_batch = any(
-            self.place_of.get(one) in self.step.batch
-            or one is self.step.number
-            or one in self.totals
-            or one in self.phases
-            for one in inputs
+            self.place_of.get(one) in self.step.batch or one is self.step.number or one in self.phases for one in inputs
         )
+        if not of_batch:
+            unit = self._first(unit) if any(one in self.totals for one in inputs) else None
         newer = any((self.stage, self.place_of.get(one)) in self.renewed for one in inputs)
         version = (self.stage, self.version) if newer else 0
-        key = ("before", var, unit if of_batch else None, version)
+        key = ("before", var, unit, version)
         if (mesh, key) not in self.out.ids:
             number = list(self.made_before).index(var)
             name = f"{self.prefix}before{number}"

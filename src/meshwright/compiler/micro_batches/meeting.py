@@ -34,6 +34,7 @@ from meshwright.compiler.inline import (
 from meshwright.compiler.joins import How, joint_p
 from meshwright.compiler.micro_batches.program import renamed_atom, renamed_equations
 from meshwright.compiler.micro_batches.results_behind import met_behind
+from meshwright.compiler.micro_batches.rounds import meets_in_rounds, round_by_round
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.derivatives import UNREAD_PULLBACKS
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
@@ -68,6 +69,8 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
         # Samples meet inside; phases compute again what they need without being told.
         loss = opened(core.ClosedJaxpr(step.loss, ()), (*CALLS, *CHECKPOINTS)).jaxpr
         return met_apart(replace(step, loss=loss), placements, parts)
+    if phased and (loops := [eqn for eqn in together if meets_in_rounds(eqn)]):
+        return met_apart(replace(step, loss=round_by_round(step.loss, loops)), placements, parts)
     if step.loss.outvars[0] not in {var for eqn in together for var in eqn.outvars}:
         return None if phased else met_behind(step, together)
     return _Meeting(step, together, phased=phased).step()
