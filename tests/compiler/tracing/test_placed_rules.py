@@ -44,3 +44,36 @@ def test_derivatives_of_their_own_under_a_users_mesh(activation: Any, method: An
         expected = jax.jit(step)(params, batch)
         found = mw.parallelize(step, method=method)(params, batch)
     assert difference(arrays(found), arrays(expected)) < 1e-5
+
+
+@pytest.mark.parametrize("method", [mw.DataParallel(), mw.Zero3Parallel(), mw.PipeshardParallel(num_stages=2)])
+def test_a_derivative_whose_own_backward_is_a_shard_map_over_fewer_devices(method: Any) -> None:
+    """A product split over columns, as Megatron writes it: it computes, and its backward sums, on four devices."""
+
+    def step(params: Any, batch: Any) -> Any:
+        mesh = jax.make_mesh((4,), ("model",), (AxisType.Auto,), devices=jax.devices()[:4])
+        columns = P(None, "model")
+
+        @jax.custom_vjp
+        def product(x: Any, weight: Any) -> Any:
+            return ahead(x, weight)
+
+        ahead = jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(P(), columns), out_specs=columns)
+        back = jax.shard_map(
+            lambda x, w, slope: (jax.lax.psum(slope @ w.T, "model"), x.T @ slope),
+            mesh=mesh,
+            in_specs=(P(), columns, columns),
+            out_specs=(P(), columns),
+        )
+        product.defvjp(lambda x, w: (ahead(x, w), (x, w)), lambda kept, slope: back(*kept, slope))
+
+        def loss(params: Any) -> Any:
+            hidden = jnp.tanh(product(batch["x"], params[0]["w"]))
+            return cross_entropy(forward(params[1:], hidden), batch["y"])
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return sgd(params, grads), value
+
+    params, batch = mlp(*CLASSIFIER), classified()
+    found = mw.parallelize(step, method=method)(params, batch)
+    assert difference(arrays(found), arrays(jax.jit(step)(params, batch))) < 1e-5

@@ -14,7 +14,7 @@ from jax._src.core import extend_axis_env_nd
 from jax.extend import core, linear_util
 from jax.sharding import AbstractMesh, AxisType, use_abstract_mesh
 
-from meshwright.compiler.inline import programs_of
+from meshwright.compiler.inline import holds, programs_of
 from meshwright.compiler.tracing.users_mesh import mesh_of_user
 
 _NONE = AbstractMesh((), ())
@@ -116,8 +116,6 @@ def _forward(rule: Any, retraced: Retraced) -> Any:
 def _backward(rule: Any, retraced: Retraced) -> Any:
     """A rule that is a function of what its forward has kept and of gradients."""
     around, mesh = copy_context(), mesh_of_user()
-    if mesh is None:
-        return rule
 
     def read(*given: Any) -> Any:
         if not all(isinstance(value, jax.Array) for value in given):
@@ -125,6 +123,8 @@ def _backward(rule: Any, retraced: Retraced) -> Any:
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given]
         with _traced_under(mesh):
             traced, shape = jax.make_jaxpr(lambda *own: rule.call_wrapped(*own), return_shape=True)(*shapes)
+        if mesh is None and not any(holds(eqn, "shard_map") for eqn in traced.jaxpr.eqns):
+            return rule.call_wrapped(*given)
         with use_abstract_mesh(_NONE):
             made = around.copy().run(retraced, traced)
         return jax.tree.unflatten(jax.tree.structure(shape), core.jaxpr_as_fun(made)(*given))
