@@ -15,7 +15,7 @@ from meshwright.runtime.repeated_runs import RepeatedRuns, repeated_runs
 from meshwright.schedules.table import Kind
 
 LITTLE_BYTES = 1 << 14
-"""Up to here what a RUN makes costs its call: it joins what stands before it, whatever it reads."""
+"""Largest result of a RUN that costs its call alone: it joins what stands before it, whatever it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

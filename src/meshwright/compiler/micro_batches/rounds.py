@@ -14,7 +14,7 @@ from meshwright.compiler.inline import flat_jaxpr, is_dropped, opened
 from meshwright.compiler.micro_batches.program import renamed_atom, renamed_equations
 
 MOST_EQUATIONS = 4096
-"""Of a loop that is written out, over all rounds: they are compiled one by one."""
+"""Largest number of equations of a loop that is written out, over all rounds: they are compiled one by one."""
 
 
 def meets_in_rounds(eqn: core.JaxprEqn) -> bool:
