@@ -9,7 +9,8 @@ import pytest
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as, running
 from meshwright.planning.question.job_inputs import job_inputs
-from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
+from meshwright.planning.size import MOST_DEVICES, Sized, Sizing
+from meshwright.planning.size_goal import Goal
 from meshwright.planning.size_under_trainers import BATCH_DEVICES, sized_under_trainers
 from meshwright.targets import FINE_TUNING
 

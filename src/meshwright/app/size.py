@@ -16,7 +16,8 @@ from meshwright.fields.limits import nothing_in_time
 from meshwright.library.devices import device as library_device
 from meshwright.planning.one_kind_plans import OneKindPlans
 from meshwright.planning.question.job_inputs import job_inputs
-from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sized, Sizing, nodes_of
+from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, Sized, Sizing, nodes_of
+from meshwright.planning.size_goal import CurvePoint, Goal
 from meshwright.records import plain
 from meshwright.report.words.sizing import (
     considered_text,
@@ -199,7 +200,7 @@ def _answer(device: DeviceSpec, goal: Goal, sized: Sized, plans: PlanSet, usual_
 def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], sizing: Sizing) -> Problem:
     what = f"no number of {device.name} meets {goal_text(goal)}"
     fitting = [point for point in curve if point.step_time_s is not None]
-    points = fitting or list(sizing.bounds.values())
+    points = fitting or list((sizing.bounds or sizing.floors).values())
     if sizing.fewest() > MOST_DEVICES:
         return Problem(
             what=what,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.search.axes import ways_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.grid import Grid
-from meshwright.search.legal_rows import grid_parts
+from meshwright.search.legal_rows import grid_parts, most_offload, of_any_count
 from meshwright.search.space import Space
+from meshwright.shapes import Float
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -26,6 +28,9 @@ KEPT_ROWS = 1 << 18
 """Rows kept for one count, of some 104 bytes each: 256 devices have 165,000 of a model with 128 experts."""
 KEPT_COUNTS = 24
 """Counts whose rows are kept."""
+
+
+Pairs: TypeAlias = Float[np.ndarray, "pairs two"]
 
 
 class OutOfLimitsError(Exception):
@@ -52,6 +57,45 @@ def least_of_count_s(model: ModelSpec, group: NodeGroup, workload: Workload, spa
         possible = bounds.peak_bytes <= hardware.memory_bytes
         least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
     return least_s if np.isfinite(least_s) else None
+
+
+@lru_cache(maxsize=KEPT_COUNTS)
+def least_of_any_count(
+    model: ModelSpec, group: NodeGroup, workload: Workload, space: Space
+) -> tuple[tuple[float, float], ...]:
+    """What no plan can beat on up to so many nodes: pairs of device-seconds of a step and seconds of a micro-batch.
+
+    A plan of n devices whose layers are cut as those of a pair takes at least its device-seconds over n, and at least
+    its micro-batch, which goes through every layer. Pairs that another one is below in both are left out.
+
+    Args:
+        model: of the plans.
+        group: the most nodes.
+        workload: of the plans.
+        space: of the plans; empty is the answer where it has more than the usual tensor strategy or moves to the host,
+            of which part of the work is not of layers.
+
+    Raises:
+        OutOfLimitsError: a limit is reached before all rows are bounded.
+    """
+    if (space.pinned("tensor") or ("1d",)) != ("1d",) or most_offload(space):
+        return ()
+    hardware = hardware_of(group, workload)
+    pairs, ways = np.zeros((0, 2)), ways_of(space, workload.expert_load)
+    for number, grid in enumerate(of_any_count(model, workload, group.devices, space, ways[:1])):
+        if number and (limit := spent()):
+            raise OutOfLimitsError(limit)
+        own = RowBounds(grid, model, hardware, workload, ways=ways if len(ways) > 1 else None).time_s
+        devices = grid.tp * grid.cp * grid.dp
+        pairs = _least(np.concatenate([pairs, np.stack([own * devices, own], axis=1)]))
+    return tuple((device_s, once_s) for device_s, once_s in pairs.tolist())
+
+
+def _least(pairs: Pairs) -> Pairs:
+    """Pairs that no other one is below in both, in the order of the first of each."""
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    below = np.minimum.accumulate(np.concatenate([[np.inf], pairs[:-1, 1]]))
+    return pairs[pairs[:, 1] < below]
 
 
 def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,21 +15,20 @@ from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.count_bound import OutOfLimitsError, least_of_count_s
+from meshwright.planning.count_bound import OutOfLimitsError, least_of_any_count, least_of_count_s
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
-from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import BestPlans, Search, find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.question.job_inputs import JobInputs
+from meshwright.planning.size_goal import CurvePoint, Goal
 from meshwright.planning.whole_run import whole_run
-from meshwright.records import Record
+from meshwright.search.block import ROUNDING
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
-from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
 MOST_DEVICES = 65_536
@@ -42,40 +42,6 @@ GIVING_UP = 3
 """Counts on either side that it takes to say that more devices no longer help."""
 STEP_AT_A_LIMIT = 2
 """Factor between counts tried once a limit is reached: any that is enough will do then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint(Record):
-    """The best plan of one number of devices."""
-
-    devices: int
-    name: str | None = None
-    """None where nothing fits."""
-    step_time_s: float | None = None
-    mfu: float | None = None
-    days: float | None = None
-    price: float | None = None
-    meets: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal(Record):
-    """What the devices must be enough for; None is no limit."""
-
-    days: float | None = None
-    step_time_s: float | None = None
-    max_price: float | None = None
-
-    @property
-    def aim(self) -> Aim:
-        """The quickest plan among those that meet it."""
-        limits = {"max_step_time_s": self.step_time_s, "days": self.days, "max_price": self.max_price}
-        return Aim(**{name: math.inf if limit is None else limit for name, limit in limits.items()})  # type: ignore[arg-type]
-
-    def met(self, point: CurvePoint) -> bool:
-        """Whether a plan is good enough."""
-        limits = ((self.days, point.days), (self.step_time_s, point.step_time_s), (self.max_price, point.price))
-        return all(limit is None or (value is not None and value <= limit) for limit, value in limits)
 
 
 class Sizing:
@@ -110,6 +76,8 @@ class Sizing:
         self.group = base.cluster.groups[0]
         self.bounds: dict[int, CurvePoint] = {}
         """What no plan of a count can beat, for every count that was looked at and can hold the model."""
+        self.floors: dict[int, CurvePoint] = {}
+        """What no plan of a count can beat by what holds of any count, for those beyond a node."""
         self.tried: dict[int, CurvePoint] = {}
         self.considered = 0
         self.skipped = 0
@@ -147,6 +115,8 @@ class Sizing:
                 return self._beyond(place, limit)
             self.considered += 1
             try:
+                if self._never_meets(devices):
+                    continue
                 bound = self._bound(devices)
             except OutOfLimitsError as reached:
                 self.considered -= 1
@@ -166,7 +136,15 @@ class Sizing:
             if self._stalled(devices):
                 return None
             wait = 2 * devices if len(self.tried) >= MOST_SEARCHES else 0
+        self._bound_nearest()
         return None
+
+    def _bound_nearest(self) -> None:
+        """Bound the count that comes nearest to the goal, which what holds of any count may have kept from it."""
+        nearest = min(self.floors.values(), key=lambda point: point.step_time_s or 0.0, default=None)
+        if nearest is not None and nearest.devices not in self.bounds:
+            with suppress(OutOfLimitsError):
+                self._bound(nearest.devices)
 
     def _beyond(self, place: int, limit: str) -> CurvePoint | None:
         """Once a limit is reached: the first of quickly growing counts whose first plans meet the goal, if one does.
@@ -230,7 +208,7 @@ class Sizing:
 
     def fewest(self) -> int:
         """Devices that would be enough at peak speed."""
-        wanted = _step_limit_s(self.goal, self.base.workload)
+        wanted = self.goal.step_limit_s(self.base.workload)
         if wanted is None:
             return 1
         workload = self.base.workload
@@ -289,14 +267,31 @@ class Sizing:
         time_s = least_of_count_s(model, where.groups[0], workload, space)
         if time_s is None:
             return None
-        days = price = None
+        self.bounds[devices] = self._taking(devices, time_s)
+        return self.bounds[devices]
+
+    def _never_meets(self, devices: int) -> bool:
+        """Whether no plan of so many devices meets the goal, by what holds of every count beyond one node."""
+        if devices <= self.group.devices_per_node:
+            return False
+        most = self.on(self.counts[-1])
+        try:
+            pairs = least_of_any_count(self.base.model, most.groups[0], self.base.workload, self._asked(most))
+        except InputError:
+            return False  # the bound of the count says why
+        time_s = min((max(device_s / devices, once_s) for device_s, once_s in pairs), default=0.0)
+        self.floors[devices] = self._taking(devices, time_s * (1.0 - ROUNDING))
+        return not self.goal.met(self.floors[devices])
+
+    def _taking(self, devices: int, time_s: float) -> CurvePoint:
+        """A plan of so many devices that takes so many seconds."""
+        workload, days, price = self.base.workload, None, None
         if workload.tokens is not None:
             share = goodput(devices, workload.failures, 0.0, self.group.devices_per_node).share
             days = workload.tokens / tokens_of_step(workload) * time_s / DAY_S / share
             rate = self.group.price_per_hour
             price = None if rate is None else days * 24.0 * devices * rate
-        self.bounds[devices] = CurvePoint(devices=devices, step_time_s=time_s, days=days, price=price)
-        return self.bounds[devices]
+        return CurvePoint(devices=devices, step_time_s=time_s, days=days, price=price)
 
     def _stalled(self, devices: int) -> bool:
         """Whether four times the devices bring a limit that is still missed no nearer."""
@@ -369,12 +364,3 @@ def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> Clu
     per_node = per_node or usual
     group = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)
     return ClusterSpec(name=f"{nodes * per_node}x{device.name}", groups=(group,))
-
-
-def _step_limit_s(goal: Goal, workload: Workload) -> float | None:
-    limits = [goal.step_time_s] if goal.step_time_s is not None else []
-    if goal.days is not None and workload.tokens is not None:
-        # One device is interrupted least, so the limit forbids no count that could keep to it.
-        share = goodput(1, workload.failures, 0.0).share
-        limits.append(goal.days * share * DAY_S / (workload.tokens / tokens_of_step(workload)))
-    return min(limits) if limits else None

@@ -10,7 +10,8 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as, running
 from meshwright.planning.question.job_inputs import job_inputs
-from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
+from meshwright.planning.size import MOST_DEVICES, Sized, Sizing
+from meshwright.planning.size_goal import Goal
 from meshwright.targets import FINE_TUNING
 
 BATCH_DEVICES = 8

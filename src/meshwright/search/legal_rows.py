@@ -22,25 +22,15 @@ from meshwright.strategies.columns import OVERLAPS, ranks_of
 from meshwright.strategies.context import head_ranks
 
 Folds = Int[np.ndarray, "folds"]
-
-
 CHECKED_TOGETHER = 1 << 16
 """Rows checked for legality at a time: their columns stay in the cache, and what is illegal never fills the memory."""
-
-
 BETWEEN_LOOKS = 1 << 20
 """Rows built between two looks at the time, half a second of them."""
-
-
 BOUNDED_TOGETHER = 1 << 18
 """Rows of a part whose bounds are wanted alone: with them it takes some 100 MB."""
-
-
 COPIES_OF_ROWS = 4.0
 """Memory that a search of rows takes, in sizes of their columns: bounds and what is left of them take as much again,
 and as much is spare before the limit when it is looked at (3.5 measured for 2.7 million rows, NumPy 2.3, 2026-11)."""
-
-
 LEAST_ROWS_BYTES = 8e6
 """Bytes of columns that any search may have: without rows there is no answer."""
 
@@ -97,6 +87,36 @@ def grid_parts(
         if legal.rows - taken >= BOUNDED_TOGETHER:
             taken = legal.rows
             yield legal.taken()
+    last = legal.grid()
+    if last.rows:
+        yield last
+
+
+def of_any_count(
+    model: ModelSpec, workload: Workload, most: int, space: Space, ways: Ints | None = None
+) -> Iterator[Grid]:
+    """Rows of one stage and one micro-batch: for each row of any number of devices one with its tp, cp, ep, etp and
+    mbs, as more data ranks divide experts no worse.
+
+    Args:
+        model: sets which degrees are legal.
+        workload: sets batch and sequence.
+        most: devices of a tensor and context group.
+        space: pinned axes; those of pp and dp are not looked at.
+        ways: to reach experts on other ranks; those of the space if not given.
+    """
+    legal, taken = _Legal(model, workload, space), 0
+    experts, ways = _expert_degrees(model, space), ways_of(space, workload.expert_load) if ways is None else ways
+    degrees = np.arange(1, most + 1)
+    for tp in _pinned(space, "tp", degrees[_alone_legal(legal.rules, degrees)].tolist()):
+        for cp in _pinned(space, "cp", [cp for cp in divisors(workload.seq_len) if tp * cp <= most]):
+            levels = context_levels(cp, space)
+            for dp in divisors(workload.global_batch):
+                mesh = _mesh((tp, cp, 1, dp), legal.tensor, levels, experts, workload, space, ways)
+                legal.add(0, replace(mesh, batches=mesh.batches[mesh.batches == mesh.local_batch]))
+                if legal.rows - taken >= BOUNDED_TOGETHER:
+                    taken = legal.rows
+                    yield legal.taken()
     last = legal.grid()
     if last.rows:
         yield last
@@ -302,9 +322,12 @@ def _allowed(space: Space, axis: str, value: object) -> bool:
 
 def alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
     """Whether a tensor degree can be legal with everything else at 1, and a micro-batch that it divides."""
-    one = np.ones(1, dtype=np.int64)
-    degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), one)
-    return all(bool(rule.holds(degrees | {"tp": tp * one, "mbs": tp * one})[0]) for rule in rules)
+    return bool(_alone_legal(rules, np.array([tp]))[0])
+
+
+def _alone_legal(rules: tuple[DegreeRule, ...], tp: Ints) -> Bool[np.ndarray, "degrees"]:
+    degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), np.ones_like(tp))
+    return np.logical_and.reduce([rule.holds(degrees | {"tp": tp, "mbs": tp}) for rule in rules])
 
 
 def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[tuple[int, ...]]:

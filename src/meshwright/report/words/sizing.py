@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from meshwright.units import seconds, significant
 
 if TYPE_CHECKING:
-    from meshwright.planning.size import Goal, Sizing
+    from meshwright.planning.size import Sizing
+    from meshwright.planning.size_goal import Goal
 
 
 def of_things(count: int, name: str) -> str:
