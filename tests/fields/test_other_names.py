@@ -28,8 +28,13 @@ def test_python_is_answered_with_its_own_names() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("--qlora", "--lora r=16,base=nf4"), ("--load-in-8bit", "--lora r=16,base=int8"), ("--mbs", "--pin mbs=1")],
+    [
+        ("--qlora", "--lora r=16,base=nf4"),
+        ("--load-in-8bit", "--lora r=16,base=int8"),
+        ("--mbs", "--pin mbs=1"),
+        ("--num-train-epochs", "--tokens N, of all epochs together"),
+    ],
 )
 def test_a_switch_of_another_program_is_answered_with_what_says_it_here(name: str, said: str) -> None:
-    assert meant_options(name, ["--lora", "--pin"]) == [said]
+    assert meant_options(name, ["--lora", "--pin", "--tokens"]) == [said]
     assert meant_options(name, ["--seq"]) == []

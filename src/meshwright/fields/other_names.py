@@ -60,6 +60,8 @@ WITH_VALUES = {
     "load_in_8bit": "--lora r=16,base=int8",
     **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing", "checkpointing"), "--pin recompute=full"),
     **dict.fromkeys(("mbs", "micro_batch", "micro_batch_size", "per_device_train_batch_size"), "--pin mbs=1"),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "--tokens N, of all epochs together"),
+    **dict.fromkeys(("ram", "host_memory", "cpu_memory", "cpu_ram"), "--host-ram 64GB"),
     **dict.fromkeys(("cpu_offload", "offload_optimizer", "zero_offload"), "--offload optimizer"),
     **dict.fromkeys(("liger", "use_liger_kernel", "enable_liger_kernel"), "--loss-tiles N"),
 }

@@ -195,3 +195,12 @@ def test_a_model_without_a_head_trains_and_freezes_none() -> None:
         with pytest.raises(InputError, match="leave head out"):
             with_tuning(bare, lora, freeze)
         assert with_tuning(scored, lora, freeze).tuning is not None
+
+
+@pytest.mark.parametrize(
+    ("freeze", "told"), [("layers.0-15", True), ("layers", True), ("layers.4-15", False), ("mlp", False)]
+)
+def test_frozen_layers_before_a_trained_embedding_are_told_to_be_passed_through(freeze: str, told: bool) -> None:
+    model = with_tuning(spec("llama-3.1-8b"), None, [freeze])
+    assert ("backward passes through them" in trained_text(model)) == told
+    assert "backward passes" not in trained_text(with_tuning(spec("llama-3.1-8b"), None, [freeze, "embedding"]))

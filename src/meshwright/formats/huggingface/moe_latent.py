@@ -9,12 +9,16 @@ from meshwright.formats.huggingface.fields import Fields
 
 
 def _mistral_large4(fields: Fields) -> Mapping[str, object]:
-    """Layers whose keys and values are those of another one name it, which cannot be planned."""
+    """Layers without rotary positions have heads as wide; those that take the keys of others cannot be planned."""
     sources = fields.raw("kv_source_layers")
     if isinstance(sources, list) and sources != list(range(len(sources))):
         why = "layers that share the keys and values of others cannot be planned"
         fields.refuse("kv_source_layers", sources, why, "leave it out to plan the model with those of each layer")
-    return {}
+    turned, turns = fields.raw("no_rope_layers"), fields.whole("qk_rope_head_dim", low=0)
+    if not isinstance(turned, list) or not turns:
+        return {}
+    still = {"qk_nope_head_dim": fields.whole("qk_nope_head_dim") + turns, "qk_rope_head_dim": 0}
+    return {"per_layer_config": {str(number): still for number, one in enumerate(turned) if not one}}
 
 
 mistral_large4 = Family(

@@ -382,7 +382,10 @@ def trained_text(model: ModelSpec) -> str:
             one.part if one.layers is None else f"{one.part} of layers {one.layers[0]}-{one.layers[1]}"
             for one in tuning.frozen
         ]
-        return f"{', '.join(names)} frozen: {trained_counts(model)}"
+        first = any(one.part == "layers" and (one.layers is None or not one.layers[0]) for one in tuning.frozen)
+        through = "; backward passes through them to the embedding, unless --freeze embedding is said, too"
+        why = through if first and not tuning.freezes("embedding") else ""
+        return f"{', '.join(names)} frozen: {trained_counts(model)}{why}"
     kind = "DoRA" if lora.dora else "LoRA"
     kind = f"Q{kind}" if lora.base and STORED_BYTES[lora.base] < 1 else kind
     without = f" but {' and '.join(lora.skip)}" if lora.skip else ""
