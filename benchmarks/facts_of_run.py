@@ -347,6 +347,9 @@ def _axolotl(keys: Mapping[str, Any], devices: int | None, find: Find) -> Facts:
     facts["compute"] = "bf16" if _on(keys.get("bf16")) else "fp16" if _on(keys.get("fp16")) else None
     if "gradient_checkpointing" in keys:
         facts["recompute"] = "full" if _on(keys["gradient_checkpointing"]) else "none"
+    shards = keys.get("fsdp_config") or {}
+    if _on(shards.get("fsdp_activation_checkpointing", shards.get("activation_checkpointing", False))):
+        facts["recompute"] = "full"
     engine = keys.get("deepspeed")
     if isinstance(engine, str) and (path := find(engine)) is not None:
         facts |= _of_deepspeed(_json(path))

@@ -473,7 +473,9 @@ def test_a_model_is_known_by_the_end_of_its_path(tmp_path: Path, path: str, mode
         assert report.inputs.model.name == model
 
 
-@pytest.mark.parametrize("program", ["tools/model_hf_to_mg.py", "data_efficiency/analyze_data.py"])
+@pytest.mark.parametrize(
+    "program", ["tools/model_hf_to_mg.py", "data_efficiency/analyze_data.py", "examples/chatbot.py"]
+)
 def test_a_script_that_trains_nothing_is_refused(tmp_path: Path, program: str) -> None:
     path = tmp_path / "run.sh"
     path.write_text(SCRIPT.replace("pretrain_gpt.py", program))

@@ -30,10 +30,6 @@ UNMENDED = {
     ("run", "--plan"): "the batch stands in the plan, and is asked for",
     ("megatron-deepspeed", "--deepspeed"): "without it the script is Megatron-LM's",
     ("bridge", "mixed_precision"): "which formats are meant only the user knows",
-    ("accelerate", "SEQ_LEN"): "a constant of the program beside it",
-    ("accelerate", "DEVICES"): "a constant of the program beside it",
-    ("deepspeed", "SEQ_LEN"): "a constant of the program beside it",
-    ("deepspeed", "DEVICES"): "a constant of the program beside it",
 }
 NONSENSE = re.compile(r"(?<!\w)(?:nonsense|maybe|many)(?!\w)")
 FREE = {"--tokenizer-type", "module", "flavor", "model_name", "model.config.pretrained_model_name_or_path"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
@@ -17,6 +17,9 @@ from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan, Rule, Says, only
 from meshwright.units import number_or_word
+
+if TYPE_CHECKING:
+    from meshwright.formats.key_text import KeyText
 
 ARGUMENTS = adapters.ARGUMENTS
 SCRIPT = adapters.SCRIPT
@@ -297,6 +300,25 @@ def _constant(name: str, files: Files, reader: KeyReader) -> int | None:
     own = KeyReader(keys={name: number_or_word(found[1])}, file=(SCRIPT, text), problems=reader.problems)
     reader.beside.append(own)
     return own.degree(name)
+
+
+def edited(name: str, text: str) -> KeyText | None:
+    """A file of the trainer as one that can be edited: of the program beside it, its constants.
+
+    Args:
+        name: of the file.
+        text: of the file, which has been read without an error.
+    """
+    from meshwright.formats.key_text import key_text  # only who edits a file parses it
+
+    if name != SCRIPT:
+        return key_text(name, text)
+    from meshwright.targets.program_constants import constants_of
+
+    return constants_of(text, _CONSTANTS)
+
+
+_CONSTANTS = ("SEQ_LEN", "DEVICES")
 
 
 def _attends(files: Files) -> str | None:

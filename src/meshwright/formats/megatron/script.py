@@ -50,6 +50,10 @@ _NO_TRAINING = (
     "to_hf",
     "analyze",
     "demo",
+    "chatbot",
+    "gradio",
+    "webui",
+    "download",
     "hf2",
     "2hf",
 )

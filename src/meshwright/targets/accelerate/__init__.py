@@ -209,6 +209,7 @@ TARGET = OneStrategyTarget(
     read=read,
     recognised=FILE.recognised,
     named=files_named,
+    edited=hugging_face.edited,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
     software="pytorch-eager-no-sync",
 )

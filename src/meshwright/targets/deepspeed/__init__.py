@@ -247,6 +247,7 @@ TARGET = OneStrategyTarget(
     recognised=FILE.recognised,
     # The trainer compares the batch of a step with what all devices would take, those that share one among them.
     left_out=frozenset(("train_batch_size",)),
+    edited=hugging_face.edited,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
     software="pytorch-eager",
 )
