@@ -11,6 +11,7 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.layers.cross_attention import CrossAttention
+from tests.counts import FAMILIES
 from tests.counts import FILES as CONFIGS
 from tests.formats.huggingface.tower_classes import CLASSES, JANUS
 from tests.formats.huggingface.towers import LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
@@ -162,3 +163,11 @@ def test_a_wrong_ratio_of_a_tower_is_told(ratio: object) -> None:
 def test_a_tower_that_hands_on_another_width_is_refused() -> None:
     with pytest.raises(InputError, match="projection_dim"):
         read_config({**JANUS, "vision_config": {**JANUS["vision_config"], "projection_dim": 4096}}, "janus")
+
+
+def test_the_tower_of_glm_5_3_is_as_its_class_builds_it() -> None:
+    text = FAMILIES["glm5_next"]["config"]
+    vision = {"model_type": "glm5_next_vision", "out_hidden_size": text["hidden_size"]}
+    seeing = read_config({"model_type": "glm5_next", "text_config": text, "vision_config": vision}, "m")
+    # Glm5NextForConditionalGeneration of transformers 5.23.0 on a meta device.
+    assert seeing.parameters - read_config(text, "m").parameters == 563_627_008

@@ -29,6 +29,7 @@ TOWERS: dict[str, str] = {
     "glm46v": "vision_glm.glm4v",
     "glm4v": "vision_glm.glm4v",
     "glm4v_moe": "vision_glm.glm4v",
+    "glm5_next": "vision_glm.glm5_next",
     "glm_ocr": "vision_glm.glm_ocr",
     "glmga": "vision_glm.glm4v",
     "got_ocr2": "vision_sam.got_ocr2",

@@ -1,6 +1,6 @@
 """Towers of GLM: RMS norms and gated MLPs, a convolution that merges patches, and a gated MLP before the text.
 
-Images keep their size. Source: GLM-V team 2025, arXiv 2507.01006, section 2, and the classes of GLM-OCR.
+Images keep their size. Source: GLM-V team 2025, arXiv 2507.01006, section 2, and the classes of GLM-OCR and GLM-5.3.
 """
 
 from __future__ import annotations
@@ -83,7 +83,18 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
 def glm_ocr(fields: Fields, outer: Fields, text: int) -> Tower:
     """GLM-OCR: norms on queries and keys, MLPs of their own width, and no learned positions."""
     sizes = _Sizes.read(fields, hidden=1024, heads=16, out=1536, bias=True)
-    width, channels = fields.whole("intermediate_size", default=4096), fields.whole("in_channels", default=3)
+    return _normed(fields, sizes, text, wide=fields.whole("in_channels", default=3) * sizes.out)
+
+
+def glm5_next(fields: Fields, outer: Fields, text: int) -> Tower:
+    """GLM-5.3: the layers of GLM-OCR, and an MLP of a width of its own before the text."""
+    sizes = _Sizes.read(fields, hidden=1024, heads=16, out=1536, bias=True)
+    return _normed(fields, sizes, text, wide=fields.whole("projection_intermediate_size", default=10240))
+
+
+def _normed(fields: Fields, sizes: _Sizes, text: int, *, wide: int) -> Tower:
+    """A tower with norms on queries and keys, before an MLP of this width."""
+    width = fields.whole("intermediate_size", default=4096)
     block = TowerLayer(
         hidden=sizes.hidden,
         heads=sizes.heads,
@@ -95,7 +106,7 @@ def glm_ocr(fields: Fields, outer: Fields, text: int) -> Tower:
         qk_norm=True,
         norm="rmsnorm",
     )
-    return sizes.tower(fields, block, text, wide=channels * sizes.out, tables=sizes.hidden)
+    return sizes.tower(fields, block, text, wide=wide, tables=sizes.hidden)
 
 
 def _downsampled(hidden: int, out: int, wide: int, merge: int) -> tuple[Projection, ...]:
