@@ -97,6 +97,7 @@ def test_groups_of_several_are_planned_on_fewer_devices_that_divide_well() -> No
     assert fewer_devices(three, 1, 88, batch=256) == [64, 80]
     assert roundest_devices(cluster, batch=256) == {1: (80,)}
     assert roundest_devices(resolve_gpus("16x8xL40S,27x8xA100-80"), batch=256) == {1: (192, 208)}  # 24 nodes, and 26
+    assert roundest_devices(resolve_gpus("16x8xL40S,29x8xA100-80"), batch=256) == {1: (192, 224)}  # 24 of them, too
     assert roundest_devices(resolve_gpus("16x8xL40S,27x8xA100-80,8x8xH100"), batch=256) == {1: (192,)}
     small = resolve_gpus("4xH100,4xA100-80")
     assert fewer_devices(small, 0, 4, batch=8) == [1, 2, 3]

@@ -20,7 +20,7 @@ SMALL = 32
 """Devices of a cluster of several groups that may leave any number of them idle."""
 ROUND_NODES = (2, 4, 8, 16)
 """Divisors of the numbers of nodes that are planned in larger clusters."""
-LEAST_NEAR = 0.85
+LEAST_NEAR = 0.8
 """Share of the nodes of a group that such a number is at least."""
 
 

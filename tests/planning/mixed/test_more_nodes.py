@@ -32,6 +32,12 @@ def test_a_node_that_leaves_an_odd_number_is_never_slower() -> None:
     assert more_s <= fewer_s * (1 + 1e-9)
 
 
+def test_nodes_of_which_a_sixth_stays_idle_are_never_slower() -> None:
+    """Twenty-four nodes are divided into stages of eight, which twenty-nine have room for as twenty-seven have."""
+    fewer_s, more_s = (step_s("llama-3.1-8b", f"64x8xA100-80,{nodes}x8xH200", 512) for nodes in (27, 29))
+    assert more_s <= fewer_s * (1 + 1e-9)
+
+
 def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle() -> None:
     """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
     fewer_s, more_s = (step_s("llama-3.1-70b", f"16x8xH100,{nodes}x8xL40S", 1024) for nodes in (10, 11))

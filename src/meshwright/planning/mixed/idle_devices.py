@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import product
 
 from meshwright.planning.compose.composer import COMPOSED, FARTHEST, SUBSET_COMPOSED, Composer
-from meshwright.planning.compose.divided import AROUND
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.fewer_nodes import SMALL, fewer_devices
 from meshwright.planning.mixed.source import PricedPlan
@@ -16,6 +15,8 @@ from meshwright.specs.cluster import ClusterSpec
 
 FEWER_COMPOSED = 4
 """Pipeline sets priced in full of each number of devices that leaves some idle."""
+PROMISING = 1.04
+"""Times the best step that sets over fewer devices may promise for as many of them to be priced as over all."""
 LEFT_OUT = 12
 """Pairs of numbers of devices that pipeline sets are priced on."""
 HALF = 0.5
@@ -61,7 +62,7 @@ class LeavingOut:
                 before_s = min([best_s, *(one.step_time_s for one in found)])
                 promised_s = self._promised_s(pair, before_s)
                 if promised_s <= FARTHEST * before_s:
-                    found += self.composed(pair, COMPOSED if promised_s <= AROUND * before_s else FEWER_COMPOSED)
+                    found += self.composed(pair, COMPOSED if promised_s <= PROMISING * before_s else FEWER_COMPOSED)
             return found
         seen: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):
