@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.plan_shape import bare_row
-from meshwright.planning.pricing import Pricer
 from meshwright.planning.reason import Reason
 from meshwright.planning.ties import tied
 from meshwright.search.space import Space
@@ -31,7 +30,8 @@ def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space:
     saves = row is None or row.recompute != "none"
     if start is None or not (saves or full.peak_memory_bytes > (1 - NEAR) * full.capacity_bytes):
         return None
-    from meshwright.planning.repair.changes import neighbours  # most plans leave room
+    from meshwright.planning.pricing import Pricer  # most plans leave room
+    from meshwright.planning.repair.changes import neighbours
 
     pricer = Pricer.of(job)
     changed = [

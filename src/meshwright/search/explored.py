@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -17,6 +18,8 @@ from meshwright.shapes import Bool, Float, Int
 SIZES = (512, 2, 4096)
 """Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
 tables would not fit the cache."""
+NEAR_SIZES = (128, 4, 4096)
+"""The same where only plans near the quickest are wanted: the first plan is a time to beat, not the fifth layout."""
 OPEN_SIZES = (64, 4, 4096)
 """Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
 ROW_BEATEN = "row: time bound above the best"
@@ -56,7 +59,7 @@ class GridRows(Table):
     @property
     def sizes(self) -> tuple[int, int, int]:
         """See `engine.Columns`."""
-        return SIZES
+        return SIZES if math.isinf(self.run.queue.near) else NEAR_SIZES
 
     def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
         """Plans are counted when their row is dropped."""

@@ -115,7 +115,9 @@ def of_deepspeed(
     for key, value in zip(_BATCHES, (trainer.mbs, trainer.steps), strict=True):
         if key not in trainer.stated and own.get(key, "auto") not in ("auto", value):
             own.refuse(key, own.get(key), f"the trainer has {value}, and stops where they differ", "write auto")
-    return deepspeed.launch_of(own, trainer, devices)
+    from meshwright.targets.deepspeed.read import launch_of  # searches read no files
+
+    return launch_of(own, trainer, devices)
 
 
 def _of_zero(stage: int, *, overlap: bool, hosts: str = "", bf16: bool | str = "auto", tp: int = 1) -> Keys:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.estimate.legality import row_degrees
 from meshwright.planning.axes.words import (
     COUNTED,
     entries_of,
@@ -347,6 +346,8 @@ def _alone(axis: str, value: int, tensor: str, model: ModelSpec, workload: Workl
     if axis in ("dp", "mbs"):
         return None
     row = PlanRow(cp=(("p2p", value),)) if axis == "cp" else replace(PlanRow(mbs=value), **{axis: value})  # type: ignore[arg-type]
+    from meshwright.estimate.legality import row_degrees  # most axes are free
+
     degrees = row_degrees(row)
     for rule in model_rules(model, workload.seq_len, tensor):
         # How experts fold over a stage's devices depends on the other degrees.

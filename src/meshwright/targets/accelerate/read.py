@@ -10,7 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import adapters, deepspeed, fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, table_of
 
@@ -185,7 +185,9 @@ def _by_deepspeed(reader: KeyReader, files: Files, trainer: hugging_face.Argumen
     mixed = reader.word("mixed_precision", "no")
     if not trainer.dtype and mixed in ("bf16", "fp16"):  # Accelerate's own stands where the file says "auto"
         trainer = replace(trainer, dtype=mixed)
-    read = deepspeed.launch_of(own, trainer, devices or started)
+    from meshwright.targets.deepspeed.read import launch_of  # few of its files name one of DeepSpeed
+
+    read = launch_of(own, trainer, devices or started)
     return replace(read, said=reader.said(), unpriced=reader.unpriced())
 
 

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
-from meshwright.targets.axolotl.read import CONFIG, TITLE, read, recognised
+from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.keys import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
 from meshwright.targets.overrides import by_flags
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
+
+TITLE = "Axolotl"
+CONFIG = "axolotl.yaml"
+recognised = marked_lines(r"^(?:sequence_len|base_model):", r"^(?:micro_batch_size|adapter):")
 DATASETS = [{"path": "data.jsonl", "type": "completion"}]
 """Texts to train on: the command line takes no list of data sets."""
 CONVERSATIONS = [{"path": "data.jsonl", "type": "chat_template"}]
@@ -236,6 +243,12 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
 
 
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    from meshwright.targets.axolotl.read import read  # searches read no files
+
+    return read(files, devices)
+
+
 TARGET = OneStrategyTarget(
     name="axolotl",
     title=TITLE,
@@ -247,7 +260,7 @@ TARGET = OneStrategyTarget(
     start=_start,
     predicts_ahead=False,
     adapted=_ADAPTED,
-    read=read,
+    read=_read,
     notes=seeing.NOTES,
     recognised=recognised,
     overrides=lambda launch: by_flags(launch.words),

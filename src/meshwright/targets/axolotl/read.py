@@ -11,12 +11,11 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, fine_tuning, fsdp, hugging_face
-from meshwright.targets.contract import Files, file_of, marked_lines
+from meshwright.targets.axolotl import CONFIG, TITLE, recognised
+from meshwright.targets.contract import Files, file_of
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.peft_experts import parameters_of
 
-TITLE = "Axolotl"
-CONFIG = "axolotl.yaml"
 LENGTH = 512
 """Default of sequence_len."""
 _ATTENTION = (
@@ -24,7 +23,6 @@ _ATTENTION = (
     *("sage", "s2", "fp8", "paged|eager"),
 )
 """Words of attn_implementation, of axolotl and of the transformers library."""
-recognised = marked_lines(r"^(?:sequence_len|base_model):", r"^(?:micro_batch_size|adapter):")
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

@@ -16,7 +16,6 @@ from meshwright.formats import megatron
 from meshwright.formats.processes import torchrun
 from meshwright.specs.job import Job
 from meshwright.targets.bridge import lora
-from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
@@ -133,11 +132,7 @@ _CONVERTED = "the frozen weights come from a checkpoint that AutoBridge.import_c
 
 _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 _by_driver = marked((".py",), ("megatron.bridge",), (f'with_name("{OVERRIDES}")',))
-_by_options = marked(
-    (".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ")
-)
-
-
+_OPTIONS = ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ")
 _PARTS = re.compile(r"^(?:train|model|dataset|checkpoint|ddp|scheduler|logger|comm_overlap):", re.MULTILINE)
 _SAID = re.compile(
     r"^[ \t]+(?:micro_batch_size|global_batch_size|tensor_model_parallel_size|train_iters):", re.MULTILINE
@@ -153,10 +148,11 @@ def _by_tables(name: str, text: str) -> bool:
 def _recognised(name: str, text: str) -> bool:
     from meshwright.formats.megatron.records import CONTAINER
     from meshwright.targets.bridge import recipe
+    from meshwright.targets.bridge.options import PROGRAMS  # searches read no files
 
     if CONTAINER in text and name.endswith((".yaml", ".yml")):
         return False  # the whole configuration of a run is read as the options that it holds
-    by_words = _by_overrides(name, text) or _by_options(name, text)
+    by_words = _by_overrides(name, text) or marked((".sh",), PROGRAMS, _OPTIONS)(name, text)
     return by_words or _by_driver(name, text) or _by_tables(name, text) or recipe.recognised(name, text)
 
 

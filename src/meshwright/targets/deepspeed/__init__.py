@@ -6,15 +6,19 @@ Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/Dee
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.deepspeed.read import CONFIG as CONFIG
-from meshwright.targets.deepspeed.read import FILE, TITLE, read
-from meshwright.targets.deepspeed.read import launch_of as launch_of
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import Keys, json_text, nested_tables
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
+
+TITLE = "DeepSpeed"
+CONFIG = "ds_config.json"
 SAYS = (
     hugging_face.RECOMPUTE
     | seeing.BESIDE
@@ -228,6 +232,18 @@ NOTES = (
 )
 
 
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    from meshwright.targets.deepspeed.read import read  # searches read no files
+
+    return read(files, devices)
+
+
+def _recognised(name: str, text: str) -> bool:
+    from meshwright.targets.deepspeed.read import FILE
+
+    return FILE.recognised(name, text)
+
+
 TARGET = OneStrategyTarget(
     name="deepspeed",
     title=TITLE,
@@ -243,8 +259,8 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=hugging_face.start,
     notes=NOTES,
-    read=read,
-    recognised=FILE.recognised,
+    read=_read,
+    recognised=_recognised,
     # The trainer compares the batch of a step with what all devices would take, those that share one among them.
     left_out=frozenset(("train_batch_size",)),
     edited=hugging_face.edited,

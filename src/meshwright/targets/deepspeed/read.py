@@ -14,11 +14,10 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import Files, marked_lines
+from meshwright.targets.deepspeed import CONFIG, TITLE
 from meshwright.targets.keys import KeyFile, KeyReader, Keys
 from meshwright.targets.sayable import value_of
 
-TITLE = "DeepSpeed"
-CONFIG = "ds_config.json"
 _BOTH_NAMES = frozenset(
     (
         *("prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),

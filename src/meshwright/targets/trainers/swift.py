@@ -20,6 +20,7 @@ from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import ReadTarget
+from meshwright.targets.deepspeed.read import launch_of
 from meshwright.targets.keys import KeyReader, Keys, table_of
 from meshwright.targets.trainers import commands, shared, swift_names
 from meshwright.targets.trainers.commands import Command
@@ -310,7 +311,7 @@ def _of_file(reader: KeyReader, name: str, text: str, dp: int, fields: Mapping[s
         dtype="bf16",
         stated=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     )
-    return deepspeed.launch_of(own, trainer, dp)
+    return launch_of(own, trainer, dp)
 
 
 def _engine(
