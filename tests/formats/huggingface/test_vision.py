@@ -165,9 +165,34 @@ def test_a_tower_that_hands_on_another_width_is_refused() -> None:
         read_config({**JANUS, "vision_config": {**JANUS["vision_config"], "projection_dim": 4096}}, "janus")
 
 
-def test_the_tower_of_glm_5_3_is_as_its_class_builds_it() -> None:
-    text = FAMILIES["glm5_next"]["config"]
-    vision = {"model_type": "glm5_next_vision", "out_hidden_size": text["hidden_size"]}
-    seeing = read_config({"model_type": "glm5_next", "text_config": text, "vision_config": vision}, "m")
-    # Glm5NextForConditionalGeneration of transformers 5.23.0 on a meta device.
-    assert seeing.parameters - read_config(text, "m").parameters == 563_627_008
+MOLMO2_TEXT = {
+    "model_type": "molmo2_text",
+    "hidden_size": 4096,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parameters"),
+    [
+        # Classes of transformers 5.23.0 on meta devices.
+        ("glm5_next", FAMILIES["glm5_next"]["config"], 563_627_008),
+        ("molmo2", MOLMO2_TEXT, 513_041_872),
+    ],
+)
+def test_a_tower_is_as_its_class_builds_it(name: str, text: dict[str, Any], parameters: int) -> None:
+    vision = {"model_type": f"{name}_vision", "out_hidden_size": text["hidden_size"]}
+    seeing = read_config({"model_type": name, "text_config": text, "vision_config": vision}, "m")
+    assert seeing.parameters - read_config(text, "m").parameters == parameters
+
+
+def test_molmo_2_reads_windows_of_its_patches() -> None:
+    config = {"model_type": "molmo2", "text_config": MOLMO2_TEXT, "vision_config": {"image_size": [378, 378]}}
+    (stream,) = read_config(config, "m").streams
+    assert stream.images is not None
+    assert (stream.length, stream.images.tokens) == (27 * 27, 14 * 14)

@@ -53,6 +53,7 @@ TOWERS: dict[str, str] = {
     "mistral3": "vision_merged.mistral3",
     "mistral_large4": "vision_merged.mistral3",
     "mllama": "vision_fixed.mllama",
+    "molmo2": "vision_resampled.molmo2",
     "muse_glimmer": "vision_merged.muse_glimmer",
     "ovis2": "vision_fixed.ovis2",
     "paddleocr_vl": "vision_siglip.paddleocr_vl",

@@ -1,4 +1,4 @@
-"""Towers whose patches are read by a fixed number of learned queries: of Aria and Idefics 2.
+"""Towers whose patches are read by fewer queries, learned or means of them: of Aria, Idefics 2 and Molmo 2.
 
 Of the attention of these queries the matrices are counted, and not the products of queries and keys.
 """
@@ -9,9 +9,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
-from meshwright.formats.huggingface.tower import TILES, Tower, nested
+from meshwright.formats.huggingface.tower import (
+    TILES,
+    Tower,
+    TowerLayer,
+    encoder_sizes,
+    nested,
+    patch_matrix,
+    side_of,
+)
 from meshwright.formats.huggingface.vision_siglip import siglip_layers
-from meshwright.specs.streams import Projection
+from meshwright.specs.streams import Images, Projection
 
 ARIA_QUERIES = {1225: 128, 4900: 256}
 """Patches of an image to its queries, of the class."""
@@ -90,3 +98,35 @@ def idefics2(fields: Fields, outer: Fields, text: int) -> Tower:
     )
     tables = plain.tables + count * text + (3 * depth + 1) * text
     return block.tower(layers, replace(plain, projector=(*first, *layer * depth), tables=tables))
+
+
+def molmo2(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Molmo 2: SigLIP's layers, two of which are read, and windows of 2 x 2 patches pooled by attention."""
+    adapter = nested(outer, "adapter_config")
+    read = adapter.raw("vision_feature_layer")
+    levels = len(read) if isinstance(read, list) and read else 2
+    own, wide = adapter.whole("hidden_size", default=1152), adapter.whole("intermediate_size", default=18944)
+    outer.done()
+    adapter.done()
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1152, layers=25, heads=16, width=4304)
+    size, patch = side_of(fields, "image_size", 378), side_of(fields, "patch_size", 14)
+    channels, places = fields.whole("num_channels", default=3), fields.whole("num_position_embeddings", default=729)
+    fields.done()
+    side = max(1, size // patch)
+    tokens = (-(-side // 2)) ** 2
+    rate, inputs = tokens / side**2, levels * hidden
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
+        length=side**2,
+        images=Images(patch=patch, size=(size, size), tokens=tokens, pieces=TILES),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
+        projector=(
+            Projection(name="queries", inputs=inputs, outputs=own, bias=True, rate=rate),
+            Projection(name="keys and values", inputs=inputs, outputs=2 * own, bias=True),
+            Projection(name="pooled", inputs=own, outputs=own, bias=True, rate=rate),
+            Projection(name="projector in", inputs=own, outputs=2 * wide, split="column", rate=rate),
+            Projection(name="projector out", inputs=wide, outputs=text, split="row", rate=rate),
+        ),
+        tables=places * hidden,
+    )
+    return block.tower(layers, stream)
