@@ -182,11 +182,15 @@ MOLMO2_TEXT = {
     [
         # Classes of transformers 5.23.0 on meta devices.
         ("glm5_next", FAMILIES["glm5_next"]["config"], 563_627_008),
+        ("lfm3_vl", FAMILIES["lfm3"]["config"], 189_380_352),
         ("molmo2", MOLMO2_TEXT, 513_041_872),
     ],
 )
 def test_a_tower_is_as_its_class_builds_it(name: str, text: dict[str, Any], parameters: int) -> None:
     vision = {"model_type": f"{name}_vision", "out_hidden_size": text["hidden_size"]}
+    if name == "lfm3_vl":
+        vision |= {"num_hidden_layers": 14, "num_key_value_heads": 8}
+        vision["layer_types"] = ["conv", *["conv", "full_attention"] * 6, "conv"]
     seeing = read_config({"model_type": name, "text_config": text, "vision_config": vision}, "m")
     assert seeing.parameters - read_config(text, "m").parameters == parameters
 

@@ -42,6 +42,7 @@ TOWERS: dict[str, str] = {
     "kimi_k25": "vision_merged.kimi_k25",
     "kimi_vl": "vision_merged.kimi_vl",
     "lfm2_vl": "vision_siglip.lfm2_vl",
+    "lfm3_vl": "vision_convolved.lfm3_vl",
     "lighton_ocr": "vision_merged.mistral3",
     "llama4": "vision_fixed.llama4",
     "llava": "vision_fixed.llava",
