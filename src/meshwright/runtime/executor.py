@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel, LateChannel
-from meshwright.runtime.host_arrays import HostForm, host_form
+from meshwright.runtime.host_arrays import HostForm, as_it_lies, host_form
 from meshwright.runtime.joined_runs import JoinedRuns, joined_runs
 from meshwright.runtime.moments import TimedInstruction
 
@@ -166,7 +166,7 @@ class MeshExecutor:
             values: anywhere.
             buffers: their numbers.
         """
-        return jax.device_put(list(values), [self.sharding(buffer) for buffer in buffers])
+        return jax.device_put([*map(as_it_lies, values)], [self.sharding(buffer) for buffer in buffers])
 
     def advance(self, *, wait: bool) -> bool:
         """Do instructions up to the end of the list.

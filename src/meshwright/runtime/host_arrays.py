@@ -95,6 +95,27 @@ def from_host(array: np.ndarray, keys: str) -> Any:
     return jax.random.wrap_key_data(array, impl=keys) if keys else array
 
 
+def as_it_lies(value: Any) -> Any:
+    """An array that lies whole in the host's memory as NumPy sees it there; anything else as it is.
+
+    Devices are then given their parts of it as they lie: of an array on one device JAX compiles a program that slices
+    it, another one for each shape and sharding, which takes longer than most arrays.
+
+    Args:
+        value: any array.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return value
+    if not isinstance(value.sharding, jax.sharding.SingleDeviceSharding):
+        return value
+    (device,) = value.devices()
+    keys = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if device.platform != "cpu" or keys or value.weak_type:
+        return value
+    # Without 64 bits JAX would take an array of NumPy as one of 32.
+    return np.asarray(value) if jax.dtypes.canonicalize_dtype(value.dtype) == value.dtype else value
+
+
 def to_host(value: Any) -> np.ndarray:
     """An array gathered on the host; of random keys, their numbers.
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from meshwright.runtime.host_arrays import as_it_lies
 from meshwright.specs.strategy import DataParallel
 from meshwright.strategies.compression import Chosen, chosen
 from meshwright.zoo.compressed import as_matrix, mean_gradients, sign_bytes, signs
@@ -312,7 +313,7 @@ class RanksOnDevices:
 
     def _placed(self, state: State, batch: Any) -> tuple[State, Any]:
         there = {
-            name: jax.device_put(state[name], self._sharding(name, axes))
+            name: jax.device_put(jax.tree.map(as_it_lies, state[name]), self._sharding(name, axes))
             for name, axes in self._rank.own(state).items()
         }
         return there, jax.device_put(batch, NamedSharding(self.mesh, self.samples_spec))
