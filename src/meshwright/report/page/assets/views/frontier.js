@@ -131,10 +131,10 @@ function saidBy(title) {
 
 // The same plans over their settings; what is marked there is what the list and the points keep.
 function settings(root, points, page, onKept) {
-  const said = points.filter((one) => /\bmbs\d/.test(one.title)).map((one) => ({ one, ...saidBy(one.title), time: one.time, memory: one.memory, fits: WORD[one.fits] ?? one.fits }));
+  const said = points.filter((one) => /\bmbs\d/.test(one.title)).map((one) => ({ one, ...saidBy(one.title), time: one.time, memory: one.memory, fits: one.fits === "fits" ? "yes" : one.fits }));
   const names = ["tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "recompute", "sharding"].filter((name) => said.some((row) => name in row));
   const usual = { recompute: "none", sharding: "z0" };
-  const rows = said.map((row) => ({ ...Object.fromEntries(names.map((name) => [name, usual[name] ?? 1])), ...row })).sort((a, b) => (a.fits === WORD.no) - (b.fits === WORD.no) || a.time - b.time);
+  const rows = said.map((row) => ({ ...Object.fromEntries(names.map((name) => [name, usual[name] ?? 1])), ...row })).sort((a, b) => (a.fits === "no") - (b.fits === "no") || a.time - b.time);
   const differing = names.filter((name) => new Set(rows.map((row) => row[name])).size > 1);
   if (rows.length < 3 || !differing.length) return;
   const axes = [quantityAxis("time", "step", rows, seconds), quantityAxis("memory", "memory", rows, gib), valuesAxis("fits", "fits", rows), ...differing.map((name) => valuesAxis(name, name, rows))];
@@ -164,7 +164,7 @@ function searched(data, page) {
   const shown = html("div", { "aria-live": "polite" });
   const can = (row) => Boolean(page.live && data.tells_excluded && row.why);
   if (rows.length) page.table(root, [{ name: "Plans", key: "name" }, { name: "Count", key: "value", number: true, show: (value) => value.toLocaleString("en-US") }], rows, { title: "Counts of the search", folded: false, can, pick: (row) => examples(row, shown, page) });
-  if (rows.some(can)) root.append(html("p", { class: "muted" }, "A click on a reason prices some of the plans that it excluded."));
+  if (rows.some(can)) root.append(html("p", { class: "muted", style: { "margin-top": "8px" } }, "A click on a reason prices some of the plans that it excluded."));
   root.append(shown);
   return root;
 }

@@ -76,7 +76,7 @@ export const view = {
       const axis = html("div", { class: "pipeline-axis" });
       const about = html("span");
       const peak = data.over_time.memory.workers[at];
-      const label = `${data.names[at]}: fullest from ${secondsText(peak.peak_s)} of ${secondsText(data.over_time.end_s)} on, with the ${data.over_time.tasks[at]}`;
+      const label = `From ${secondsText(peak.peak_s)} of ${secondsText(data.over_time.end_s)} on, ${data.names[at]} is at its fullest, with the ${data.over_time.tasks[at]}`;
       const box = html("div", { class: "over-time" }, html("h3", {}, "Over the step"), html("p", { class: "muted" }, `${label}.`),
         html("div", { role: "img", "aria-label": `Memory over time. ${label}, ${gib(peak.peak_bytes)} of ${gib(peak.capacity_bytes)}.` }, host, axis));
       let wide = 0;

@@ -125,10 +125,10 @@ function exchanges(group) {
   const x = logarithmic(Math.min(...sizes) / 4, Math.max(...sizes) * 4, LEFT, WIDTH - 8);
   const y = logarithmic(Math.min(...rates) / 3, Math.max(...rates) * 1.9, HEIGHT - BOTTOM, TOP);
   return drawing(WIDTH, HEIGHT, `${messages.length} kinds of exchange against their links. The table below has them.`,
-    axes(x, y, "message, bytes", "GB/s", (tick) => (tick >= 1e9 ? `${significant(tick / 1e9)} G` : tick >= 1e6 ? `${significant(tick / 1e6)} M` : `${significant(tick / 1e3)} k`), (tick) => significant(tick / 1e9)),
+    axes(x, y, "size of a message", "GB/s", (tick) => (tick >= 1e9 ? `${significant(tick / 1e9)} GB` : tick >= 1e6 ? `${significant(tick / 1e6)} MB` : `${significant(tick / 1e3)} kB`), (tick) => significant(tick / 1e9)),
     ...links.map((link) => [
       svg("path", { d: `M${LEFT} ${y(link.bytes_per_s)}H${WIDTH - 8}`, stroke: "var(--ink)", "stroke-width": 1.6, "stroke-dasharray": link.basis === "assumed" ? "5 3" : null }),
-      svg("text", { x: WIDTH - 10, y: y(link.bytes_per_s) - 6, "text-anchor": "end", class: "muted" }, `${link.name} ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`),
+      svg("text", { x: WIDTH - 10, y: y(link.bytes_per_s) - 6, "text-anchor": "end", class: "muted" }, `${link.name}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`),
     ]),
     ...messages.map((row) => explains(mark(SYMBOLS[row.category], x(row.payload_bytes), y(row.bus_bytes_per_s), area(row.share), part(row.category)), [
       `${row.collective}, ${row.phase}`, ["for", PARTS[row.category] ?? row.category], ["ranks", String(row.ranks)], ["message", bytes(row.payload_bytes)],
