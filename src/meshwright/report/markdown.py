@@ -9,6 +9,7 @@ from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
 from meshwright.report.words.made_by import made_by_words
+from meshwright.report.words.reasons import PARTS
 from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
@@ -50,7 +51,7 @@ def plan_set_markdown(source: PageSource) -> str:
         )
         lines += ["", *_table(("trainer", "plan", "step", "memory"), rows)]
     lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
-    lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]
+    lines += ["", *_table(("stage", "peak memory", "moment"), _stages(best["estimate"]["stages"]))]
     assumed = [
         (_plain(assumption_name(one["name"])), _plain(one["value"]), one["basis"])
         for one in document["inputs"]["assumptions"]
@@ -85,7 +86,7 @@ def _plan(entry: Mapping[str, Any]) -> Sequence[str]:
 def _parts(estimate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for name, time_s in sorted(estimate["breakdown_s"].items(), key=lambda pair: -pair[1]):
         if time_s > 0:
-            yield name, seconds(time_s), percent(time_s / estimate["step_time_s"])
+            yield PARTS.get(name, name), seconds(time_s), percent(time_s / estimate["step_time_s"])
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
