@@ -45,10 +45,12 @@ EXACT = 24
 """Micro-batches and sequences of one up to which every number is looked at; beyond it the best of NEAR."""
 NEAR = 1.05
 """Times the least of several numbers that the largest is at most."""
-HALVINGS = 7
-"""Halvings of the interval in which the bound lies."""
-FARTHEST = 2.0
-"""Times the bound of fractions up to which whole stages are looked at."""
+LEAST_GAIN, FARTHEST = 1.01, 1.6
+"""Times the bound that is known from which, and up to which, whole stages are looked at, at one choice of prices."""
+HALVINGS = 5
+"""Halvings of the interval between these in which the bound lies."""
+POWERS = (1.0, 1.1, 1.2)
+"""Powers of a kind's speed that its devices are worth: whole layers and sequences suit slower ones less."""
 MOST_DEVICES, FEW = 64, 4
 """Devices, and sequences of each, up to which stages are bounded: of more, whole ones lose little."""
 IN_ORDER = ("gpipe", "1f1b", "interleaved")
@@ -138,6 +140,8 @@ def bounds_stages(model: ModelSpec, workload: Workload, devices: int, schedules:
         schedules: that pipelines may have.
     """
     plain = workload.training and not workload.sequence_lengths and model.tuning is None and not model.streams
+    # Of mixtures of experts, whose weights fill the memory and not the step, nothing was gained.
+    plain = plain and not model.is_moe
     few = devices <= MOST_DEVICES and workload.global_batch <= FEW * devices
     return plain and few and {*schedules} <= {*IN_ORDER} and not model.tower_layers
 
@@ -159,7 +163,7 @@ def least_whole_s(
         between_bytes_per_s: that the widest link out of an innermost domain reaches, a device; 0 where none is.
 
     Returns:
-        Between `least_step_s` and FARTHEST times it.
+        No less than `least_step_s`.
     """
     known_s = least_step_s(model, workload, list(devices), schedules=schedules)
     every, rows = sum(count for _, count in devices), float(model.vocab * model.hidden)
@@ -176,17 +180,26 @@ def least_whole_s(
         ends=(0.0, 0.0) if model.pooled else (rows, rows),
     )
     least_s = np.array([way.device_s.min() for way in fleet.ways])
-    values = least_s.min() / least_s
+    found_s = known_s
+    for power in POWERS:
+        found_s = _least_at_prices(fleet, model.num_layers, workload, (least_s.min() / least_s) ** power, found_s)
+    return found_s
+
+
+def _least_at_prices(
+    fleet: Fleet, layers: int, workload: Workload, values: Float[np.ndarray, "kinds"], known_s: float
+) -> float:
+    """Lower bound of a step where a device of each kind is worth so much; no less than the one that is known."""
     ways, batch = stage_ways(fleet, workload, values), float(workload.global_batch)
-    full = float(values @ [count for _, count in devices])
-    always_s = min(hardware.software.step_s for hardware, _ in devices)
+    full = float(values @ [count for _, count in fleet.devices])
+    always_s = min(hardware.software.step_s for hardware, _ in fleet.devices)
 
     def enough(step_s: float) -> bool:
-        return batch * least_worth(ways, model.num_layers, batch, step_s - always_s, full / batch) <= full
+        return batch * least_worth(ways, layers, batch, step_s - always_s, full / batch) <= full
 
-    low, high = known_s, FARTHEST * known_s
+    low, high = LEAST_GAIN * known_s, FARTHEST * known_s
     if enough(low):
-        return low
+        return known_s
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
