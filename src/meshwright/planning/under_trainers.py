@@ -12,6 +12,7 @@ from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.library.calibration import calibration
 from meshwright.planning.for_target import TIE, priced_as, running
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import offers
@@ -109,7 +110,8 @@ def under_trainers(
             first are searched for quicker plans alone.
     """
     # The best is the simplest of those that tie; a measured run may stand anywhere.
-    near = 1.0 + TIE if best_alone and aim == QUICKEST and job.calibration is None else math.inf
+    usual = best_alone and aim == QUICKEST and job.calibration is None
+    near = 1.0 + min(TIE, calibration().tie) if usual else math.inf
     # Some trainers differ in nothing that a search, or the plan of least memory, depends on.
     searched = _Searches()
     searching = partial(one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=searched)
