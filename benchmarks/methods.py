@@ -169,7 +169,7 @@ METHODS = (
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "a run has the collectives that XLA's partitioner chooses",
+                "where tensor ranks do not divide key-value heads, XLA's partitioner chooses what else a run sends",
             ),
             (
                 "Megatron sequence parallelism",

@@ -16,6 +16,7 @@ from meshwright.specs.layers.attention import Attention
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.experts import CAPACITY_FACTOR, capacity
 from meshwright.zoo.tiny import TINY, scaled_model
+from tests.runtime.priced_collectives import tensor_bytes
 
 LAYERS, SAMPLES, LENGTH, HIDDEN, ELEMENT = 2, 16, 16, 64, 4
 EXPERTS, TOP_K, WIDTH = 4, 2, 96
@@ -88,3 +89,13 @@ def test_keys_and_values_go_around_the_ring_or_are_gathered() -> None:
     assert ring == pytest.approx(LAYERS * 2 * keys * ELEMENT, rel=0.01)
     gathered = sent("llama-tiny", "dp4.cp2-ag.mbs4")["F0"].result_bytes["all-gather"]
     assert gathered == pytest.approx(LAYERS * 2 * 2 * keys * ELEMENT, rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "words"), [("gpt-tiny", "tp4.nosp.dp2.mbs8"), ("llama-tiny", "tp2.nosp.dp4.mbs4")])
+def test_tensor_ranks_sum_what_is_priced(model: str, words: str) -> None:
+    """Once for queries, keys and values together, and once for gate and up, in either direction."""
+    found, spec = sent(model, words), scaled_model(TINY[model], layers=LAYERS)
+    row = parse_row(f"{words}.gbs{SAMPLES}", devices=8, global_batch=SAMPLES, schedules=())
+    for program, phase in (("F0", "forward"), ("B0", "backward")):
+        priced = tensor_bytes(spec, row, LENGTH, phase, float(ELEMENT))
+        assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)

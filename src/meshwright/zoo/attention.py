@@ -162,7 +162,8 @@ def attention(
         grid: of the devices that share the work; its context ranks split the tokens of a sample.
         held: how ranks hold the matrices.
     """
-    projected = held.into(x, *(weights[name] for name in "qkv"))
+    ranks = 1 if grid is None else grid.size(grid.tensor)
+    projected = held.into(x, *(weights[name] for name in "qkv"), ranks=ranks)
     q, k, v = (biased(weights, name, one) for name, one in zip("qkv", projected, strict=True))
     if spec.qk_norm:
         q, k = (_unit(one) * weights[f"{name}_norm"] for name, one in (("q", q), ("k", k)))

@@ -6,8 +6,11 @@ collectives and no others; their transposes make the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +23,16 @@ from meshwright.strategies.blocks import SIDES, BlockProduct, Names, Side, Tenso
 class WholeTensors:
     """Products and means where a device has whole tensors."""
 
-    def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
-        """Products of the stream with matrices that lead to the inner tensor."""
+    def into(self, x: jax.Array, *matrices: jax.Array, ranks: int = 1) -> list[jax.Array]:
+        """Products of the stream with matrices that lead to the inner tensor.
+
+        Args:
+            x: the stream.
+            matrices: [width, ...].
+            ranks: that split the first axis behind the width, each into whole parts or all alike.
+        """
+        if len(matrices) > 1 and _units(matrices) % ranks == 0:
+            return list(_joint_products(x, matrices))
         return [jnp.tensordot(x, w, 1) for w in matrices]
 
     def out(self, x: jax.Array, w: jax.Array) -> jax.Array:
@@ -56,7 +67,7 @@ class Blocked(WholeTensors):
     grid: DeviceGrid
     blocks: TensorBlocks
 
-    def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
+    def into(self, x: jax.Array, *matrices: jax.Array, ranks: int = 1) -> list[jax.Array]:
         """Products from the stream to the inner tensor; the input is gathered once for all of them."""
         return self._products(self.blocks.into, x, *matrices)
 
@@ -165,6 +176,36 @@ class Blocked(WholeTensors):
         others = tuple(name for name, _ in self.blocks.axes if name not in split)
         alike = (*self.grid.data, *self.axes(others))
         return jax.lax.pcast(value, alike, to="varying") if alike else value
+
+
+def _products(x: jax.Array, matrices: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Products of one stream, whose gradient is one product: ranks that split the matrices sum it once, not each."""
+    return tuple(jnp.tensordot(x, w, 1) for w in matrices)
+
+
+def _products_kept(x: jax.Array, matrices: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], Any]:
+    return _products(x, matrices), (x, matrices)
+
+
+def _joint_gradients(kept: Any, slopes: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    x, matrices = kept
+    outer, units = x.ndim - 1, _units(matrices)
+    # Behind what ranks split stands what each unit has of every matrix.
+    joined = jnp.concatenate([w.reshape(w.shape[0], units, -1) for w in matrices], axis=-1)
+    slope = jnp.concatenate([one.reshape(*one.shape[:outer], units, -1) for one in slopes], axis=-1)
+    stream = jnp.tensordot(slope, joined, ((outer, outer + 1), (1, 2)))
+    over = tuple(range(outer))
+    return stream, tuple(jnp.tensordot(x, one, (over, over)) for one in slopes)
+
+
+_with_gradients = jax.custom_vjp(_products)
+_with_gradients.defvjp(_products_kept, _joint_gradients)
+_joint_products = cast(Callable[[jax.Array, tuple[jax.Array, ...]], tuple[jax.Array, ...]], _with_gradients)
+
+
+def _units(matrices: Sequence[jax.Array]) -> int:
+    """Parts that the first axis behind the width of every matrix has."""
+    return gcd(*(w.shape[1] for w in matrices))
 
 
 WHOLE = WholeTensors()
