@@ -249,9 +249,12 @@ class Shell {
       root.append(inner);
       drawing = view.draw(inner, data, this.page());
     }
-    if (held) document.getElementById(held)?.focus({ preventScroll: true });
-    scrollTo({ top });
-    return drawing;
+    // Asked for once all stands there: before that the browser would lay out a part of it, and scroll within that.
+    const settled = () => {
+      if (held) document.getElementById(held)?.focus({ preventScroll: true });
+      if (scrollY !== top) scrollTo({ top });
+    };
+    return drawing?.then ? drawing.then(settled) : settled();
   }
 
   // All views below each other on paper, in a file whose data are all here.

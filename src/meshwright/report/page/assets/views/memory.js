@@ -83,8 +83,10 @@ export const view = {
       const [x, across] = [(moment) => (moment / data.over_time.end_s) * wide, () => wide];
       const strips = [memoryStrip(host, about, () => over, x, () => at, { height: 170, kinds: () => held(stage), across }), axisStrip(axis, x, { below: true, across })];
       const draw = () => {
-        if (host.clientWidth === wide) return;
-        wide = host.clientWidth;
+        // A picture that has gone has no width: its canvases are the next one's.
+        const now = host.clientWidth;
+        if (!now || now === wide) return;
+        wide = now;
         strips.forEach((strip) => strip({ from: 0, to: data.over_time.end_s }));
       };
       box.addEventListener("shown", draw);
