@@ -12,6 +12,7 @@ from meshwright.app.explain import explain
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.price import estimate_plan
+from meshwright.planning.mixed import search
 
 REGIONS = """
 [[group]]
@@ -110,3 +111,13 @@ def test_the_plan_of_least_energy_takes_no_more_than_the_quickest_at_full_power(
     (energy,) = (reason for reason in frugal.to_dict()["verdict"]["reasons"] if reason["kind"] == "energy")
     assert energy["energy_j"] <= most_j
     assert frugal[0].estimate.step_time_s >= quick[0].estimate.step_time_s
+
+
+def test_of_two_kinds_none_is_left_out_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of them the other is planned alone, which is done anyway."""
+    left_out: list[object] = []
+    monkeypatch.setattr(search, "_without", lambda source, part, every, alone: left_out.append(part.group))
+    for gpus, groups in (("1xH100,1xA100-80", []), ("1xH100,1xA100-80,1xL40S", [0, 1, 2])):
+        left_out.clear()
+        plan("gpt2", gpus=gpus, global_batch=12, seq_len=512, top=1)
+        assert left_out == groups
