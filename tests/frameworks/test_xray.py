@@ -108,3 +108,25 @@ def test_a_class_of_transformers_is_as_in_our_list(tmp_path: Path) -> None:
     seen = of(DENSE, tmp_path, "dp1.z0.mbs2.gbs2", "1xH100", framework="module")
     assert [row for row in seen.products if not row.same] == []
     assert seen.collectives == ()
+
+
+LOGITS = """#!/bin/bash
+torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 4 --hidden-size 512 --ffn-hidden-size 1536 \\
+  --num-attention-heads 8 --normalization RMSNorm --swiglu --disable-bias-linear --vocab-size 32000 --bf16 \\
+  --untie-embeddings-and-output-weights --position-embedding-type rope --hidden-dropout 0.0 --attention-dropout 0.0 \\
+  --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2 --global-batch-size 4 --seq-length 2048 \\
+  --max-position-embeddings 2048 --use-distributed-optimizer {more}
+"""
+
+
+@pytest.mark.parametrize("more", ["", "--cross-entropy-loss-fusion"])
+def test_a_small_model_with_a_large_vocabulary_is_as_in_our_list(more: str, tmp_path: Path) -> None:
+    """Logits of 16 bits go before the backward pass: they are transient in both."""
+    pytest.importorskip("megatron.core")
+    (tmp_path / "train.sh").write_text(LOGITS.format(more=more))
+    seen = mw.xray(source=tmp_path / "train.sh", cluster="2xH100")
+    assert [row for row in seen.collectives if not row.same] == []
+    sums = [row.seen for row in seen.collectives if row.unpriced.startswith("sums")]
+    assert sums == ([2, 2] if more else [6])
+    for row in seen.memory:
+        assert row.seen_bytes == pytest.approx(row.ours_bytes, rel=0.05)

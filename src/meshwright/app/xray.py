@@ -99,8 +99,10 @@ def xray(request: XrayRequest) -> Xray:
     stage, rank = _place(request, job)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     asked = {"framework": framework, "rank": rank, "world": job.plan.devices, "micro_batches": request.micro_batches}
-    seen = traced({**asked, **_said(framework, job, question, launch, request.job.model)}, request.python)
+    words = _said(framework, job, question, launch, request.job.model)
+    seen = traced({**asked, **words}, request.python)
     form = FORMS.get(framework, OperatorForm())
+    form = replace(form, fused_loss="--cross-entropy-loss-fusion" in words.get("options", {}))
     work = rank_work(job, stage, seen.micro_batches, form)
     hardware = hardware_of(job.cluster.groups[0], job.workload)
     return Xray(

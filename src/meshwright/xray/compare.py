@@ -224,8 +224,8 @@ def _stepwise(
 def memory_rows(seen: Traced, stage: StageEstimate) -> tuple[MemoryRow, ...]:
     """Bytes by kind at the fullest moment.
 
-    What lives only in the backward pass is transient; so is the scratch memory of matrix libraries, which lies in no
-    tensor and is added as we count it.
+    What lives only in the backward pass, or goes before it, is transient; so is the scratch memory of matrix libraries,
+    which lies in no tensor and is added as we count it.
     """
     peak = {**seen.peak.by_kind}
     peak["transient"] = peak.pop("backward", 0) + WORKSPACE_BYTES

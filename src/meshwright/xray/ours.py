@@ -50,6 +50,8 @@ class OperatorForm:
     small_sums: bool = False
     """Sums over a vocabulary that tensor ranks share, and gradients of what each of them holds whole, are reduced over
     tensor ranks by calls of their own, which are not priced."""
+    fused_loss: bool = False
+    """Two of the sums over a shared vocabulary are one call."""
     sends_parts: bool = True
     """Whether a tensor rank without sequence parallelism, too, sends its part of the tokens to the next stage; else
     all."""
@@ -207,7 +209,8 @@ def _add(
             found.whole += op.parameters if columns.sp[0] and op.table is None else 0
             if form.small_sums and op.module == "loss" and columns.tp[0] > 1:
                 sums = _number(columns.tokens) * _BYTES_OF_A_SUM
-                _add_unpriced(found, int(columns.tp[0]), sums, _SUMS * micro_batches, _LOSS)
+                for size, count in ((sums, 1), (2 * sums, 1)) if form.fused_loss else ((sums, _SUMS),):
+                    _add_unpriced(found, int(columns.tp[0]), size, count * micro_batches, _LOSS)
         elif isinstance(op, Exchange):
             routing = Routing(copies=work.top_k)
             calls = expert.exchange_calls(op, columns, routing, activation_bytes)

@@ -53,6 +53,12 @@ class Tape(TorchDispatchMode):
         """Whether batched products of two activations count as operators, not as products."""
         self._of_experts: set[int] = set()
         self._sizes: dict[int, tuple[int, str]] = {}
+        self._clock = 0
+        self._backwards = 0
+        """Operators of backward passes so far."""
+        self._made: dict[int, tuple[int, int]] = {}
+        """When storages were made: the clock, and operators of backward passes before."""
+        self._peak_at: dict[str, int] = {}
         self._again: list[int] = []
         self._inside: list[weakref.ref[torch.UntypedStorage]] = []
 
@@ -150,6 +156,9 @@ class Tape(TorchDispatchMode):
                 self._add(kind, size - was)
             return
         kind = self._kind_now
+        self._clock += 1
+        self._backwards += kind == "backward"
+        self._made[key] = self._clock, self._backwards
         self._sizes[key] = size, kind
         weakref.finalize(storage, self._free, key)
         self._add(kind, size)
@@ -163,12 +172,19 @@ class Tape(TorchDispatchMode):
     def _free(self, key: int) -> None:
         size, kind = self._sizes.pop(key)
         self._add(kind, -size)
+        made, backwards = self._made.pop(key)
+        if kind == "activations" and backwards == self._backwards and made <= self._peak_at.get(self.moment, -1):
+            # It went before a backward pass could use it: at the peak it was there in passing.
+            kinds = self.peaks[self.moment][1]
+            kinds["activations"] -= size
+            kinds["backward"] = kinds.get("backward", 0) + size
 
     def _add(self, kind: str, size: int) -> None:
         self.live[kind] += size
         self.total += size
         if size > 0 and self.total > self.peaks.get(self.moment, (-1, {}))[0]:
             self.peaks[self.moment] = self.total, dict(self.live)
+            self._peak_at[self.moment] = self._clock
 
     def rename(self, tensors: Iterable[torch.Tensor], kind: str) -> None:
         """What these tensors lie in is of another kind than it was made as."""
