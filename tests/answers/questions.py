@@ -109,6 +109,9 @@ PLAN_SLOW = _lines("""
     plan llama-3.1-8b --gpus 16xH100 --gbs 256 --schedule all --top 3
     plan llama-3.1-8b --gpus 16xH100 --gbs 64 --schedule zb-h1,zb-v,1f1b --pin pp=4 --top 3
     plan llama-3.1-8b --gpus 16xH100 --gbs 64 --schedule dualpipev,hanayo --pin pp=4 --top 3
+    plan gpt2 --gpus 4xH100 --gbs 16 --methods offload,tensor
+    plan deepseek-v2-lite --gpus 16xH100 --gbs 256 --methods dispatcher,ep_overlap,sharding --top 2
+    plan gpt2 --gpus 4xH100 --gbs 16 --methods all --top 2
     plan llama-3.1-70b --gpus 64xH100 --target megatron --top 2
     plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T --top 1
     plan llama-3.1-8b --gpus 16xH100 --gbs 256 --attention-kernel materialised --top 2
@@ -436,6 +439,7 @@ BAD = _lines("""
     plan llama-3-8b --gpus 8xH100 --optimizer adamm
     plan llama-3-8b --gpus 8xH100 --objective spead
     plan llama-3-8b --gpus 8xH100 --schedule zb-h9
+    plan llama-3-8b --gpus 8xH100 --methods shcedule,dispatcher
     plan llama-3-8b --gpus 8xH100 --target megatrn
     plan llama-3-8b --gpus 8xH100 --pin tpp=8 --forbid nothing
     plan llama-3-8b --gpus 8xH100 --pin tp=3
