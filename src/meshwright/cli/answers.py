@@ -82,7 +82,13 @@ def checked(out: Output, request: Any, answer: Any) -> int:
     print_shown(out, request, answer)
     if request.output is not None:
         written = answer.fix is not None and answer.fix.text
-        out.note(f"written to {request.output}" if written else "nothing was written: no edit makes it better")
+        known = answer.better is not None and answer.fix is None
+        why = (
+            "files of this form are read and not edited: `export` writes the plan"
+            if known
+            else "no edit makes it better"
+        )
+        out.note(f"written to {request.output}" if written else f"nothing was written: {why}")
     return int(answer.exit_code)
 
 

@@ -183,3 +183,12 @@ def test_options_over_a_base_that_is_not_here_are_a_part_of_a_run() -> None:
     text += "      tensor_model_parallel_size: 2\n      micro_batch_size: 1\n"
     with pytest.raises(InputError, match=r"megatron's base\.yaml"):
         script_of(text, "hydra")
+
+
+def test_processes_of_a_run_are_those_that_it_recorded() -> None:
+    dump = "\n".join(
+        f"  {name} {'.' * 20} {value}"
+        for name, value in (("num_layers", 4), ("micro_batch_size", 1), ("tensor_model_parallel_size", 2))
+    )
+    assert read_flags(script_of(f"{dump}\n  world_size ........ 16\n", "args")).started == 16
+    assert read_flags(script_of(dump, "args")).started is None

@@ -117,8 +117,10 @@ def script_of(text: str, kind: str) -> str:
         raise InputError(
             what="there are no options", why=why, fix=f"give {shown.get(kind, 'the config of a run')}", code="MW231"
         )
-    start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
-    return command_of(said, start)
+    world = str(values.get("world_size", ""))
+    counted = re.fullmatch(r"[1-9]\d{0,6}", world) is not None and kind in ("args", "wandb")
+    starter = f"torchrun --nproc_per_node {world}" if counted else "python"
+    return command_of(said, f"{starter} {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}")
 
 
 def _of_bridge(text: str) -> tuple[dict[str, object], Mapping[str, str]]:
