@@ -393,3 +393,12 @@ torchrun --nproc_per_node 8 pretrain_gpt.py $SHAPE --micro-batch-size 1 --global
 """)
     report = check(source=script, gpus="8xH100")
     assert any("--env size=VALUE" in one.fix for one in report.violations)
+
+
+def test_printed_arguments_are_known_by_their_text(tmp_path: Path) -> None:
+    said = {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "micro_batch_size": 1, "world_size": 8}
+    (tmp_path / "run.log").write_text("".join(f"  {name} {'.' * 12} {value}\n" for name, value in said.items()))
+    report = check(tmp_path / "run.log", search=False)
+    assert report.launch is not None
+    assert report.launch.started == 8
+    assert report.violations[0].fix.startswith("say --gpus 8xH100")

@@ -191,7 +191,7 @@ def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
 
     if path.suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml"):
         return True
-    if path.suffix in (".json", ".txt"):
+    if path.suffix in (".json", ".txt", ".log", ".out"):
         return os.path.isfile(path) and (bool(values.get("source_format")) or _of_a_target(path))
     return os.path.isfile(path) and (bool(values.get("source_format")) or _begins_as_script(path))
 
@@ -206,12 +206,16 @@ def _begins_as_script(path: Path) -> bool:
 
 
 def _of_a_target(path: Path) -> bool:
-    """Whether a JSON file is the configuration of a target, or of a trainer's options, and not that of a model."""
+    """Whether a file is the configuration of a target, or of options that a run recorded, and not that of a model."""
     from meshwright.formats.files import read_text
+    from meshwright.formats.megatron.records import record_of
     from meshwright.launch_files.trainer_record import recorded
 
     try:
-        return _target_of(path) is not None or recorded(path.name, read_text(path, "launch file")) is not None
+        if _target_of(path) is not None:
+            return True
+        text = read_text(path, "launch file")
+        return recorded(path.name, text) is not None or record_of(path.name, text) is not None
     except (MeshwrightError, OSError):
         return False
 
