@@ -14,7 +14,7 @@ from meshwright.schedules.steady import steady_of
 
 @pytest.mark.parametrize(
     ("name", "p", "v", "period"),
-    [("hanayo", 4, 2, 1), ("hanayo", 4, 4, 4), ("chimera-halving", 4, 1, 4), ("mixpipe", 8, 1, 8)],
+    [("chimera-halving", 4, 1, 4), ("mixpipe", 4, 1, 4), ("mixpipe", 8, 1, 8)],
 )
 def test_the_period_is_the_shortest_that_all_workers_have(name: str, p: int, v: int, period: int) -> None:
     schedule = schedule_named(name)
@@ -27,16 +27,14 @@ def test_the_period_is_the_shortest_that_all_workers_have(name: str, p: int, v: 
 def test_an_order_without_a_period_is_made_whole() -> None:
     ftpipe = schedule_named("ftpipe-flush")
     assert steady_of(ftpipe.table(8, 128, 2)) is None
-    hanayo = schedule_named("hanayo")
-    assert hanayo.period(8, 4) is None
-    assert hanayo.continued_from(8, 1000, 4) == 1000
+    doubling = schedule_named("chimera-doubling")
+    assert doubling.period(8, 1) is None
+    assert doubling.continued_from(8, 1000, 1) == 1000
 
 
 @pytest.mark.parametrize(
     ("name", "p", "v"),
     [
-        ("hanayo", 4, 2),
-        ("hanayo-waves1", 6, 2),
         ("mixpipe", 6, 1),
         ("chimera-halving", 4, 1),
         ("slimpipe-segments16", 4, 2),

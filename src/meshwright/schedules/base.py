@@ -241,13 +241,13 @@ def _cached_program(
     schedule: Schedule, p: int, m: int, v: int
 ) -> tuple[Program, Placement, frozenset[Kind], tuple[int, ...] | None]:
     """The compiled table of a shortened step and the periods that make it m long; of the whole step if that fails."""
-    short, repeats = schedule._shortened(p, m, v), schedule.period(p, v) or 0
+    short = schedule._shortened(p, m, v)
     program, placement, kinds = _cached_compiled(schedule, p, short, v)
     more = (m - short) * schedule.sections() // placement.chains
     periods = program.periods_for(more)
     if periods is None:
         # Stretches inside of a period may repeat themselves too, which takes a look at the period as a whole.
-        nodes = program.per_micro_batch * repeats * schedule.sections() // placement.chains
+        nodes = program.per_micro_batch * (schedule.period(p, v) or 0) * schedule.sections() // placement.chains
         program, placement, kinds = _cached_compiled(schedule, p, short, v, nodes)
         periods = program.periods_for(more)
     if periods is None:

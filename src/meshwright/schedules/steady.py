@@ -35,10 +35,16 @@ class SteadyOrder(Schedule):
     """A schedule whose period is looked for. Whoever decides by state, not by what is left, goes on alike from alike
     states, so that an order that has repeated itself does so until no forward is left."""
 
+    period_found = True
+
     def period(self, p: int, v: int) -> int | None:
         """The one that is found; None where a step of 16 p micro-batches shows none."""
         found = _steady(self, p, v)
         return None if found is None else found.period
+
+    def _shortened(self, p: int, m: int, v: int) -> int:
+        # Of fewer micro-batches the order itself takes no longer to make than the one that is looked at.
+        return m if m <= LOOKED_AT[0] * p else super()._shortened(p, m, v)
 
     def _settled(self, p: int, v: int) -> int:
         found = _steady(self, p, v)

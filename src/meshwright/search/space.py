@@ -92,7 +92,7 @@ def most_chunks(schedule: Schedule, p: int, m: int) -> int:
     """
     if schedule.bound_by_formula:
         return sys.maxsize
-    built = schedule.continued_from(p, m, MOST_CHUNKS)
+    built = m if schedule.period_found else schedule.continued_from(p, m, MOST_CHUNKS)
     repeated = MOST_REPEATED // (p * built) if built < m else 0
     return min(MOST_CHUNKS, max(MOST_PASSES // (p * m * schedule.orders_tried), repeated))
 

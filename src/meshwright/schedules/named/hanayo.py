@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from meshwright.errors import Problem
+from meshwright.schedules.base import Schedule
 from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.list_scheduling import Greedy, Work, list_schedule
@@ -15,23 +15,18 @@ from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.order_search import warmup_options
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.simulate import makespans
-from meshwright.schedules.steady import SteadyOrder
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.times import Times
 
-Rule = tuple[float, bool, float]
-RULES: tuple[Rule, ...] = ((0.0, True, 0.0), (0.0, True, 0.25), (0.5, False, 0.0))
+RULES = ((0.0, True, 0.0), (0.0, True, 0.25), (0.5, False, 0.0))
 """Orders that are tried within the room: warm-up beyond the way of a micro-batch, whether forwards go before backwards,
 and the latency between two workers, in forwards of a chunk, of the clock in which the order is made."""
 TRANSFERS_S = (0.0, 0.1)
 """Latencies, in forwards of a worker, under which the orders are compared: free transfers, and slow links."""
 
-SHORT, LONG = 6, 16
-"""Times p micro-batches: steps that are not short keep to the rule that is best for a long one."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Hanayo(SteadyOrder):
+class Hanayo(Schedule):
     """W waves: v = 2*W chunks per worker, the even ones placed from the first worker to the last, the odd ones back.
 
     The paper gives the waves but no complete rule of order; this is a reconstruction by list scheduling in a clock
@@ -88,28 +83,17 @@ class Hanayo(SteadyOrder):
         return []
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
-        rule, table = _decided(self, p, m if m < SHORT * p else LONG * p, v)
-        return table if table.micro_batches == (m,) else self._by(rule, p, m, v)
-
-    def _settled(self, p: int, v: int) -> int:
-        return max(super()._settled(p, v), SHORT * p)
-
-    def _by(self, rule: Rule | None, p: int, m: int, v: int) -> ScheduleTable:
-        """The order by one rule within the room, or that of backwards first where None."""
-
         def rank(kind: Kind, stage: int, unit: int) -> Key:
             if kind is Kind.B:
                 return 0, unit, -stage, 0
             return 1, unit // p, -stage, unit
 
-        placement = self.placement(p, v)
-        if rule is None:
-            return list_table(placement, (m,), (1, self.backward_ticks), rank)
-        return self._within(placement, m, self._room(p, v), *rule)
-
-    def _room(self, p: int, v: int) -> int:
-        """Chunks whose activations a worker may hold."""
-        return (p if self.admit is None else self.admit) * v
+        placement, room = self.placement(p, v), p if self.admit is None else self.admit
+        table = list_table(placement, (m,), (1, self.backward_ticks), rank)
+        if max(int(live.sum(axis=1).max()) for live in live_vectors(table)) <= room * v:
+            return table
+        orders = [self._within(placement, m, room * v, *rule) for rule in RULES]
+        return min(orders, key=lambda order: self._together_s(order, p, v))
 
     def _within(
         self, placement: Placement, m: int, room: int, extra: float, eager: bool, latency: float
@@ -134,13 +118,3 @@ class Hanayo(SteadyOrder):
         transfers = np.array(TRANSFERS_S)[:, None, None] * np.ones((p, v))
         times = Times(forward_s=shares, backward_s=self.backward_ticks * shares, transfer_s=transfers)
         return float(makespans(table, times).max(axis=-1).sum())
-
-
-@lru_cache(maxsize=256)
-def _decided(schedule: Hanayo, p: int, m: int, v: int) -> tuple[Rule | None, ScheduleTable]:
-    """The rule of a step, and its order."""
-    table = schedule._by(None, p, m, v)
-    if max(int(live.sum(axis=1).max()) for live in live_vectors(table)) <= schedule._room(p, v):
-        return None, table
-    orders = [(rule, schedule._by(rule, p, m, v)) for rule in RULES]
-    return min(orders, key=lambda order: schedule._together_s(order[1], p, v))
