@@ -80,7 +80,7 @@ def test_hosts_evaluate_the_split_state_they_keep(split: Any) -> None:
     check_workers_evaluate(split)
 
 
-def test_a_lost_host_is_named(there: Any) -> None:
+def test_a_lost_host_is_named(there: Any, capfd: pytest.CaptureFixture[str]) -> None:
     state, _ = after(there, initial(), 1)
     pids = there.lower(initial(), batch()).runtime.crew.pids()
     os.kill(pids[3], signal.SIGKILL)
@@ -88,6 +88,7 @@ def test_a_lost_host_is_named(there: Any) -> None:
         there(state, batch())
     again, _ = after(there, initial(), 1)
     assert np.isfinite(np.asarray(again[0]["tied"])).all()
+    assert capfd.readouterr().out == "", "what libraries of workers print is no part of an answer"
 
 
 def test_hosts_that_cannot_be_are_refused() -> None:

@@ -147,6 +147,8 @@ def serve_driver(mesh: int, control: int, places: int) -> None:
         control: file of the worker's end of the socket pair.
         places: file of the memory that says where workers are.
     """
+    # What libraries print there, as gloo does of whom it has met, would stand in the middle of the driver's answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     from meshwright.runtime.workers.worker import MeshWorker
 
     connection = Connection(control)
