@@ -64,8 +64,6 @@ class Declaration(ABC):
     """The only number of chunks per worker that it allows; 0 for any."""
     repeats: ClassVar[bool] = False
     """Whether in the steady state each micro-batch repeats the one before."""
-    period_found: ClassVar[bool] = False
-    """Whether a period is looked for in an order, which takes as long as to make one."""
     unequal: ClassVar[Literal["", "alternating", "passes"]] = ""
     """What is known of unequal micro-batches: workers that alternate directions wait for the longest of those at work,
     and of two passes for the longest of all. Empty: simulations tell."""

@@ -194,6 +194,11 @@ class Ordered(Declaration):
         """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""
         return 1 if self.repeats else None
 
+    @property
+    def period_found(self) -> bool:
+        """Whether a period is looked for in an order, which takes as long as to make one."""
+        return False
+
     def continued_from(self, p: int, m: int, v: int) -> int:
         """Micro-batches of the table from which a step of m is continued; m where its order does not repeat.
 

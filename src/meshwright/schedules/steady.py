@@ -35,7 +35,10 @@ class SteadyOrder(Schedule):
     """A schedule whose period is looked for. Whoever decides by state, not by what is left, goes on alike from alike
     states, so that an order that has repeated itself does so until no forward is left."""
 
-    period_found = True
+    @property
+    def period_found(self) -> bool:
+        """Nobody knows it before."""
+        return True
 
     def period(self, p: int, v: int) -> int | None:
         """The one that is found; None where a step of 16 p micro-batches shows none."""
@@ -44,10 +47,10 @@ class SteadyOrder(Schedule):
 
     def _shortened(self, p: int, m: int, v: int) -> int:
         # Of fewer micro-batches the order itself takes no longer to make than the one that is looked at.
-        return m if m <= LOOKED_AT[0] * p else super()._shortened(p, m, v)
+        return m if self.period_found and m <= LOOKED_AT[0] * p else super()._shortened(p, m, v)
 
     def _settled(self, p: int, v: int) -> int:
-        found = _steady(self, p, v)
+        found = _steady(self, p, v) if self.period_found else None
         return super()._settled(p, v) if found is None else found.settled
 
 

@@ -115,7 +115,12 @@ class Chimera(SteadyOrder):
 
     def period(self, p: int, v: int) -> int | None:
         """Each unit of p micro-batches repeats the one before; what fills the pauses between units has its own."""
-        return super().period(p, v) if self.doubling or self.halving else p
+        return super().period(p, v) if self.period_found else p
+
+    @property
+    def period_found(self) -> bool:
+        """Where something fills the pauses."""
+        return self.doubling or self.halving
 
     @property
     def chains(self) -> int:
