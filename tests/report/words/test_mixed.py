@@ -8,7 +8,10 @@ import pytest
 
 import meshwright as mw
 from meshwright.errors import UnsupportedError
+from meshwright.planning.mixed.mixing import HeldLayers
+from meshwright.report.words.mixed import held_line
 from meshwright.specs.job import Job
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.targets import TARGETS
 
 TWO_ZONES = """
@@ -125,3 +128,24 @@ def test_a_plan_of_one_shape_over_unequal_nodes_is_told_how_it_can_be_priced() -
     with pytest.raises(UnsupportedError) as unlike:
         mw.estimate("llama-3.1-8b", "dp16.fsdp.mbs1", gpus="8xH100,8xA100-80")
     assert "x1x" not in unlike.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        ((30, 29), "pipeline 0: 59 layers (30+29) on 2 stages of 4 H100"),
+        ((2,), "pipeline 0: 2 layers on 1 stage of 4 H100"),
+        ((1,), "pipeline 0: 1 layer on 1 stage of 4 H100"),
+    ],
+)
+def test_layers_are_given_stage_by_stage_where_there_are_several(layers: tuple[int, ...], text: str) -> None:
+    one = HeldLayers(
+        pipelines=(0, 0),
+        group="H100",
+        devices=4,
+        layers=layers,
+        strategy=LayerStrategy(tensor=Tensor1D(degree=4)),
+        micro_batches=8,
+        mbs=1,
+    )
+    assert held_line(one) == f"{text}, tp4, 8 x mbs1"

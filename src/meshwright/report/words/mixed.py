@@ -124,9 +124,10 @@ def held_line(one: HeldLayers, *, follows: bool = False) -> str:
     """
     first, last = one.pipelines
     name = "then" if follows else f"pipeline {first}:" if first == last else f"pipelines {first}-{last}:"
-    stages = "1 stage" if len(one.layers) == 1 else f"{len(one.layers)} stages"
+    count, layers = len(one.layers), sum(one.layers)
+    each = f" ({shortened_title(one.layers)})" if count > 1 else ""
     return (
-        f"{name} {sum(one.layers)} layers ({shortened_title(one.layers)}) on {stages} of "
+        f"{name} {layers} layer{'s' * (layers != 1)}{each} on {count} stage{'s' * (count > 1)} of "
         f"{group_text(one.group, one.devices)}, "
         f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
     )
