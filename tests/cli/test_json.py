@@ -41,7 +41,7 @@ QUESTIONS = {
         "meshwright.check/1",
         {
             *("schema", "name", "title", "text", "ok", "exit_code", "legal", "fits", "dominated_by", "violations"),
-            *("repairs", "warnings", "estimate", "inputs", "post_mortem", "read", "fix"),
+            *("repairs", "mends", "warnings", "estimate", "inputs", "post_mortem", "read", "fix"),
         },
     ),
     "explain plans.json": (
@@ -245,6 +245,7 @@ def test_checks_and_searches_that_fail_say_so_in_their_exit_code(run: Run) -> No
     assert illegal.code == 5
     assert illegal.document["ok"] is False
     assert illegal.document["repairs"]
+    assert illegal.document["mends"] == illegal.document["repairs"]
     too_large = run("check", "llama-3-8b", "--gpus", "1xH100", "--gbs", "8", "--plan", "dp1", "--json")
     assert too_large.code == 5
     assert too_large.document["fits"] == "no"

@@ -119,6 +119,7 @@ class CheckReport(Answer):
             "violations": plain(self.violations),
             "fix": plain(self.fix),
             "repairs": repairs,
+            "mends": repairs,  # what version 1 called them first; it keeps its keys
             "warnings": list(self.warnings),
             "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
             "estimate": plain(self.estimate),

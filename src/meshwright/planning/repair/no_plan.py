@@ -58,7 +58,8 @@ class NoPlanError(InfeasibleError):
         document = super().to_dict()
         problems = [{**problem, "fix": problem["fix"].replace(_NEXT, "; or ")} for problem in self._records()]
         repairs = [one.to_dict() for one in self.repairs]
-        return {**document, "problems": problems, "feasible": False, "repairs": repairs}
+        # Version 1 called them mends first, and keeps its keys.
+        return {**document, "problems": problems, "feasible": False, "repairs": repairs, "mends": repairs}
 
     def _records(self) -> list[dict[str, str]]:
         return [{"field": p.field, "what": p.what, "why": p.why, "fix": p.fix} for p in self.problems]
