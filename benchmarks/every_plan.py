@@ -74,7 +74,7 @@ class Staged:
     stages: tuple[tuple[int, int, LayerStrategy], ...]
     """Group, devices and strategy of each."""
     layers: tuple[int, ...]
-    wave: int
+    global_micro_batch: int
     """Sequences of a micro-batch over the data ranks of a stage."""
 
     def used(self, groups: int) -> tuple[int, ...]:
@@ -102,9 +102,9 @@ class EveryPlan:
         found: dict[tuple[int, ...], list[Staged]] = {}
         for stages in self._stage_lists(self.counts, self.inputs.model.num_layers):
             for layers in _compositions(self.inputs.model.num_layers, len(stages)):
-                for wave in range(1, self.batch + 1):
-                    if all(wave % strategy.dp == 0 for _, _, strategy in stages):
-                        one = Staged(stages, layers, wave)
+                for global_micro_batch in range(1, self.batch + 1):
+                    if all(global_micro_batch % strategy.dp == 0 for _, _, strategy in stages):
+                        one = Staged(stages, layers, global_micro_batch)
                         found.setdefault(one.used(len(self.counts)), []).append(one)
         return found
 
@@ -130,7 +130,7 @@ class EveryPlan:
                 workers.append(builder.worker(free[group], size, [held], len(one.stages)))
                 free[group] += size
                 first += layers
-            each = one.wave // one.stages[0][2].dp
+            each = one.global_micro_batch // one.stages[0][2].dp
             made.append(Pipeline(micro_batch=each, num_micro_batches=micro_batches, workers=tuple(workers)))
         return builder.plan(made)
 
@@ -157,7 +157,7 @@ class EveryPlan:
             own = [
                 (self.step_s([(one, count)]), one, count)
                 for one in pipelines
-                for count in range(1, self.batch // one.wave + 1)
+                for count in range(1, self.batch // one.global_micro_batch + 1)
             ]
             alone[used] = sorted(own, key=lambda each: each[0])
         found: list[tuple[float, ExecutionPlan | None]] = [(below_s, None)]
@@ -187,7 +187,7 @@ class EveryPlan:
             for step_s, one, count in choices[number]:
                 if step_s >= limit_s():  # the best gets better meanwhile
                     return
-                done = one.wave * count
+                done = one.global_micro_batch * count
                 fewest = len(choices) - number - 1
                 if (done == left) if not fewest else (done <= left - fewest):
                     yield from ([(one, count), *rest] for rest in grow(number + 1, left - done))

@@ -54,24 +54,24 @@ def small(layers: int = 4) -> JobInputs:
 
 def every(profile: Profile) -> Iterator[Proposal]:
     """All plans whose stages have one degree and sharding each, their first layers recomputed."""
-    for wave, number in itertools.product(profile.waves, range(1, profile.layers + 1)):
+    for global_micro_batch, number in itertools.product(profile.global_micro_batches, range(1, profile.layers + 1)):
         for cuts in itertools.combinations(range(1, profile.layers), number - 1):
             ends = [0, *cuts, profile.layers]
             for sizes in itertools.product(profile.sizes, repeat=number):
                 if sum(sizes) != profile.devices:
                     continue
                 ways = [
-                    list(ways_of(profile, end - first, size, wave))
+                    list(ways_of(profile, end - first, size, global_micro_batch))
                     for first, end, size in zip(ends, ends[1:], sizes, strict=False)
                 ]
                 for rows in itertools.product(*ways):
                     each = zip(ends, sizes, rows, strict=False)
                     stages = tuple(PlannedStage(first=first, devices=size, rows=own) for first, size, own in each)
-                    yield Proposal(stages=stages, wave=wave, step_s=0.0)
+                    yield Proposal(stages=stages, global_micro_batch=global_micro_batch, step_s=0.0)
 
 
-def ways_of(profile: Profile, layers: int, size: int, wave: int) -> Iterator[tuple[int, ...]]:
-    table = profile.table(size, wave)
+def ways_of(profile: Profile, layers: int, size: int, global_micro_batch: int) -> Iterator[tuple[int, ...]]:
+    table = profile.table(size, global_micro_batch)
     if table is None:
         return
     found = families(table)

@@ -39,7 +39,7 @@ class _Stage(NamedTuple):
 
 class _Plan(NamedTuple):
     stages: tuple[_Stage, ...]
-    wave: int
+    global_micro_batch: int
 
 
 class _Cost(NamedTuple):
@@ -119,7 +119,7 @@ class _Search:
             first += stage.layers
         if looked.cost.over_bytes > 0:
             return None
-        return Proposal(stages=tuple(planned), wave=plan.wave, step_s=looked.cost.step_s)
+        return Proposal(stages=tuple(planned), global_micro_batch=plan.global_micro_batch, step_s=looked.cost.step_s)
 
     def _better(self, plan: _Plan, least: _Cost, hops: int) -> _Plan | None:
         """A plan below a cost that changes of this one lead to."""
@@ -168,9 +168,9 @@ class _Search:
         halves = [at for at in places if at != worst and stages[at].devices == own.devices > 1]
         for one, two in pairwise(halves):
             yield _with(plan, {worst: _grown(own, 2), one: _grown(stages[one], 0.5), two: _grown(stages[two], 0.5)})
-        for wave in (plan.wave * 2, plan.wave // 2):
-            if wave in self.profile.waves:
-                yield plan._replace(wave=wave)
+        for global_micro_batch in (plan.global_micro_batch * 2, plan.global_micro_batch // 2):
+            if global_micro_batch in self.profile.global_micro_batches:
+                yield plan._replace(global_micro_batch=global_micro_batch)
 
     def _cost(self, plan: _Plan) -> _Cost:
         looked = self._look(plan)
@@ -185,11 +185,11 @@ class _Search:
 
     def _priced(self, plan: _Plan) -> _Looked | None:
         profile, first = self.profile, 0
-        micro_batches = profile.micro_batches(plan.wave)
+        micro_batches = profile.micro_batches(plan.global_micro_batch)
         times, overs, rows, sync_s, hops = [], [], [], 0.0, 0.0
         for place, stage in enumerate(plan.stages):
-            family = self._family(stage, plan.wave)
-            table = profile.table(stage.devices, plan.wave)
+            family = self._family(stage, plan.global_micro_batch)
+            table = profile.table(stage.devices, plan.global_micro_batch)
             if family is None or table is None:
                 return None
             counts = profile.counts(first, first + stage.layers)
@@ -201,12 +201,12 @@ class _Search:
             sync_s = max(sync_s, sums)
             first += stage.layers
         for one, two in pairwise(plan.stages):
-            hops += profile.hop_s(min(one.devices, two.devices), plan.wave)
+            hops += profile.hop_s(min(one.devices, two.devices), plan.global_micro_batch)
         step_s = sum(times) + hops + (micro_batches - 1) * max(times) + sync_s
         return _Looked(cost=_Cost(sum(overs), step_s), times_s=tuple(times), over_bytes=tuple(overs), rows=tuple(rows))
 
-    def _family(self, stage: _Stage, wave: int) -> Family | None:
-        key = stage.devices, wave
+    def _family(self, stage: _Stage, global_micro_batch: int) -> Family | None:
+        key = stage.devices, global_micro_batch
         if key not in self._families:
             table = self.profile.table(*key)
             self._families[key] = {one.tp: one for one in families(table)} if table is not None else {}

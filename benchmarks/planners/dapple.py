@@ -51,9 +51,9 @@ class Dapple:
 
     def proposals(self, profile: Profile) -> Iterator[Proposal]:
         """The best of every micro-batch, with all layers recomputed and with none."""
-        for wave in profile.waves:
+        for global_micro_batch in profile.global_micro_batches:
             for recompute in (NONE, FULL):
-                spans = Spans.of(profile, wave, recompute)
+                spans = Spans.of(profile, global_micro_batch, recompute)
                 if spans is not None:
                     found = _Prefixes(profile, spans).best()
                     if found is not None:
@@ -65,7 +65,7 @@ class _Prefixes:
 
     def __init__(self, profile: Profile, spans: Spans) -> None:
         self.profile, self.spans = profile, spans
-        self.again = profile.micro_batches(spans.wave) - 1
+        self.again = profile.micro_batches(spans.global_micro_batch) - 1
         step = -(-profile.layers // MOST_UNITS)
         self.cuts = np.array([*range(0, profile.layers, step), profile.layers])
 

@@ -49,8 +49,8 @@ class Galvatron:
         """The best of every number of stages and every micro-batch."""
         if len(profile.inputs.model.kinds()) > 1:
             return  # its programs are of layers of one kind
-        for stages, wave, table in profile.equal_stages():
-            found = _Stages(profile, table, stages, wave).balanced()
+        for stages, global_micro_batch, table in profile.equal_stages():
+            found = _Stages(profile, table, stages, global_micro_batch).balanced()
             if found is not None:
                 yield found
 
@@ -58,12 +58,13 @@ class Galvatron:
 class _Stages:
     """Stages of equal devices, each with the strategies that a knapsack finds for its layers."""
 
-    def __init__(self, profile: Profile, table: StageOptions, stages: int, wave: int) -> None:
-        self.profile, self.stages, self.wave = profile, stages, wave
+    def __init__(self, profile: Profile, table: StageOptions, stages: int, global_micro_batch: int) -> None:
+        self.profile, self.stages, self.global_micro_batch = profile, stages, global_micro_batch
         self.devices = profile.devices // stages
-        self.micro_batches = profile.micro_batches(wave)
+        self.micro_batches = profile.micro_batches(global_micro_batch)
         self.programs = StagePrograms(
-            layer_options(table, self.micro_batches, profile.hop_s(self.devices, wave)), profile.room_bytes
+            layer_options(table, self.micro_batches, profile.hop_s(self.devices, global_micro_batch)),
+            profile.room_bytes,
         )
         self._solved: dict[tuple[int, int], Solved | None] = {}
 
@@ -104,14 +105,14 @@ class _Stages:
         if len(known) < len(solved):
             return None
         times = [seconds for seconds, _ in known]
-        hops = self.profile.hop_s(self.devices, self.wave) * (self.stages - 1)
+        hops = self.profile.hop_s(self.devices, self.global_micro_batch) * (self.stages - 1)
         firsts = np.concatenate([[0], np.cumsum(counts)])
         return Proposal(
             stages=tuple(
                 PlannedStage(first=int(first), devices=self.devices, rows=rows)
                 for first, (_, rows) in zip(firsts, known, strict=False)
             ),
-            wave=self.wave,
+            global_micro_batch=self.global_micro_batch,
             step_s=sum(times) + hops + (self.micro_batches - 1) * max(times),
         )
 

@@ -63,17 +63,17 @@ class Mist:
 
     def proposals(self, profile: Profile) -> Iterator[Proposal]:
         """The best of every number of stages and every micro-batch."""
-        for stages, wave, table in profile.equal_stages():
-            found = _Stages(profile, table, stages, wave).best()
+        for stages, global_micro_batch, table in profile.equal_stages():
+            found = _Stages(profile, table, stages, global_micro_batch).best()
             if found is not None:
                 yield found
 
 
 class _Stages:
-    def __init__(self, profile: Profile, table: StageOptions, stages: int, wave: int) -> None:
-        self.profile, self.table, self.stages, self.wave = profile, table, stages, wave
+    def __init__(self, profile: Profile, table: StageOptions, stages: int, global_micro_batch: int) -> None:
+        self.profile, self.table, self.stages, self.global_micro_batch = profile, table, stages, global_micro_batch
         self.devices = profile.devices // stages
-        self.micro_batches = profile.micro_batches(wave)
+        self.micro_batches = profile.micro_batches(global_micro_batch)
         self.families = families(table)
         self._known: dict[tuple[bytes, int], list[_Choice]] = {}
 
@@ -82,7 +82,7 @@ class _Stages:
         layers, stages = self.profile.layers, self.stages
         even = layers / stages
         least, most = max(1, int(even / SPREAD)), min(layers, int(np.ceil(even * SPREAD)))
-        hop_s = self.profile.hop_s(self.devices, self.wave) if stages > 1 else 0.0
+        hop_s = self.profile.hop_s(self.devices, self.global_micro_batch) if stages > 1 else 0.0
         fronts: dict[int, list[_Chain]] = {layers: [_Chain(0.0, 0.0, 0.0, None, None)]}
         for place in reversed(range(stages)):
             ahead: dict[int, list[_Chain]] = {}
@@ -102,7 +102,7 @@ class _Stages:
         while link is not None and link.choice is not None:
             planned.append(PlannedStage(first=first, devices=self.devices, rows=link.choice.rows))
             first, link = planned[-1].end, link.behind  # type: ignore[assignment]
-        return Proposal(stages=tuple(planned), wave=self.wave, step_s=self._step_s(chain))
+        return Proposal(stages=tuple(planned), global_micro_batch=self.global_micro_batch, step_s=self._step_s(chain))
 
     def _step_s(self, chain: _Chain) -> float:
         return chain.total_s + (self.micro_batches - 1) * chain.most_s + chain.delta_s

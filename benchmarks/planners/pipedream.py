@@ -51,10 +51,17 @@ class PipeDream:
 
     def proposals(self, profile: Profile) -> Iterator[Proposal]:
         """The best of every micro-batch."""
-        spans = {wave: found for wave in profile.waves if (found := Spans.of(profile, wave, NONE)) is not None}
+        spans = {
+            global_micro_batch: found
+            for global_micro_batch in profile.global_micro_batches
+            if (found := Spans.of(profile, global_micro_batch, NONE)) is not None
+        }
         node = min(profile.node, profile.devices)
         for in_flight in profile.sizes:
-            inside = {wave: _Level.of(_replicated(own, range(node + 1), in_flight), own) for wave, own in spans.items()}
+            inside = {
+                global_micro_batch: _Level.of(_replicated(own, range(node + 1), in_flight), own)
+                for global_micro_batch, own in spans.items()
+            }
             found = [(own, _ends(own, spans, inside, node, in_flight)) for own in spans.values()]
             yield from (_proposal(own, ends) for own, ends in found if ends is not None)
 
@@ -63,22 +70,22 @@ def _proposal(own: Spans, ends: Ends) -> Proposal:
     starts = [(0, 0), *ends]
     each = [own.costs(start[0], end[0], end[1] - start[1]) for start, end in zip(starts, ends, strict=False)]
     times = [float(forward + backward) for forward, backward, _ in each]
-    again = own.profile.micro_batches(own.wave) - 1
+    again = own.profile.micro_batches(own.global_micro_batch) - 1
     return own.proposal(ends, sum(times) + again * max(times) + max(float(sums) for _, _, sums in each))
 
 
 def _ends(own: Spans, spans: dict[int, Spans], inside: dict[int, _Level], node: int, in_flight: int) -> Ends | None:
     """Where the stages end: (layers, devices); None where no pipeline fits."""
-    profile, wave = own.profile, own.wave
+    profile, global_micro_batch = own.profile, own.global_micro_batch
     nodes = profile.devices // node
     if nodes == 1:
-        found = inside[wave].stages(0, profile.layers, node)
+        found = inside[global_micro_batch].stages(0, profile.layers, node)
         sizes = [(end, size) for end, size in found]
     else:
         between = _Level.of(_of_nodes(own, spans, inside, node, nodes), own, node)
         sizes, first = [], 0
         for end, replicas in between.stages(0, profile.layers, nodes):
-            within = inside[wave // replicas].stages(first, end, node)
+            within = inside[global_micro_batch // replicas].stages(first, end, node)
             sizes += [(cut, size * replicas) for cut, size in within]
             first = end
     if not sizes:
@@ -86,7 +93,7 @@ def _ends(own: Spans, spans: dict[int, Spans], inside: dict[int, _Level], node: 
     devices = np.cumsum([size for _, size in sizes]).tolist()
     ends = tuple((end, used) for (end, _), used in zip(sizes, devices, strict=True))
     # A pipeline of fewer stages keeps fewer in flight, and was found with less room than it has.
-    return ends if len(ends) <= in_flight or in_flight >= profile.micro_batches(wave) else None
+    return ends if len(ends) <= in_flight or in_flight >= profile.micro_batches(global_micro_batch) else None
 
 
 def _replicated(own: Spans, sizes: range, in_flight: int) -> Float[np.ndarray, "sizes firsts ends"]:
@@ -96,7 +103,7 @@ def _replicated(own: Spans, sizes: range, in_flight: int) -> Float[np.ndarray, "
     found = np.full((len(sizes), layers + 1, layers + 1), np.inf)
     for size in set(sizes) & set(own.sizes):
         forward, backward, sums = own.costs(first, end, size)
-        seconds = np.maximum(forward + backward, sums / own.profile.micro_batches(own.wave))
+        seconds = np.maximum(forward + backward, sums / own.profile.micro_batches(own.global_micro_batch))
         found[size] = np.where((first < end) & own.room(first, end, size, in_flight), seconds, np.inf)
     return found
 
@@ -109,12 +116,12 @@ def _of_nodes(
     first, end = np.meshgrid(np.arange(layers + 1), np.arange(layers + 1), indexing="ij")
     found = np.full((nodes + 1, layers + 1, layers + 1), np.inf)
     for count in range(1, nodes + 1):
-        share = own.wave // count
+        share = own.global_micro_batch // count
         # A sum of gradients takes as long whatever the micro-batch: that of one which so many devices divide.
         summed = next((one for one in spans.values() if node * count in one.sizes), None)
-        if own.wave % count or share not in inside or summed is None:
+        if own.global_micro_batch % count or share not in inside or summed is None:
             continue
-        sums = summed.costs(first, end, node * count)[2] / own.profile.micro_batches(own.wave)
+        sums = summed.costs(first, end, node * count)[2] / own.profile.micro_batches(own.global_micro_batch)
         found[count] = np.maximum(inside[share].best[node], sums)
     return found
 
@@ -145,7 +152,7 @@ class _Level:
             for behind in range(1, total):
                 if not np.isfinite(single[behind]).any():
                     continue
-                hop_s = own.profile.hop_s(devices * min(behind, total - behind), own.wave)
+                hop_s = own.profile.hop_s(devices * min(behind, total - behind), own.global_micro_batch)
                 front = np.maximum(best[total - behind], hop_s)
                 both = np.maximum(front[:, :, None], single[behind][None])
                 at = both.argmin(axis=1)

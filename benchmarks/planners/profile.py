@@ -42,7 +42,7 @@ class PlannedStage:
     first: int
     devices: int
     rows: tuple[int, ...]
-    """Of each layer, in the table of these devices and the plan's wave."""
+    """Of each layer, in the table of these devices and the plan's global micro-batch."""
 
     @property
     def end(self) -> int:
@@ -55,7 +55,7 @@ class Proposal:
     """A plan as a planner sees it."""
 
     stages: tuple[PlannedStage, ...]
-    wave: int
+    global_micro_batch: int
     """Sequences of a micro-batch over all data ranks of a stage."""
     step_s: float
     """Of its own model of time."""
@@ -102,9 +102,13 @@ class Profile:
         return self.inputs.cluster.groups[0].devices_per_node
 
     @property
-    def waves(self) -> list[int]:
+    def global_micro_batches(self) -> list[int]:
         """Sequences of a micro-batch that planners try: powers of two that divide the batch."""
-        return [wave for wave in divisors(self.inputs.workload.global_batch) if wave & (wave - 1) == 0]
+        return [
+            global_micro_batch
+            for global_micro_batch in divisors(self.inputs.workload.global_batch)
+            if global_micro_batch & (global_micro_batch - 1) == 0
+        ]
 
     @property
     def sizes(self) -> list[int]:
@@ -116,22 +120,22 @@ class Profile:
         """Memory of a device that a plan may fill."""
         return self.inputs.cluster.groups[0].device.memory_bytes * (1.0 - TIGHT_SHARE)
 
-    def micro_batches(self, wave: int) -> int:
+    def micro_batches(self, global_micro_batch: int) -> int:
         """Of a step.
 
         Args:
-            wave: sequences of one.
+            global_micro_batch: sequences of one.
         """
-        return self.inputs.workload.global_batch // wave
+        return self.inputs.workload.global_batch // global_micro_batch
 
-    def table(self, devices: int, wave: int) -> StageOptions | None:
+    def table(self, devices: int, global_micro_batch: int) -> StageOptions | None:
         """Every strategy of the planner's space for a stage of so many devices; None where none is legal.
 
         Args:
             devices: of the stage.
-            wave: sequences of a micro-batch.
+            global_micro_batch: sequences of a micro-batch.
         """
-        key = devices, wave
+        key = devices, global_micro_batch
         if key not in self._tables:
             group = self.inputs.cluster.groups[0]
             found = stage_options(
@@ -139,7 +143,7 @@ class Profile:
                 self.inputs.workload,
                 [hardware_of(group, self.inputs.workload)],
                 sizes=[devices],
-                waves=[wave],
+                global_micro_batches=[global_micro_batch],
                 most_tensor=max(group.devices_per_node, group.domains[0].size),
                 space=self.space,
                 layers_per_device=self.layers / self.devices,
@@ -177,20 +181,20 @@ class Profile:
         for stages in self.sizes:
             if self.devices % stages or stages > self.layers:
                 continue
-            for wave in self.waves:
-                table = self.table(self.devices // stages, wave)
+            for global_micro_batch in self.global_micro_batches:
+                table = self.table(self.devices // stages, global_micro_batch)
                 if table is not None:
-                    yield stages, wave, table
+                    yield stages, global_micro_batch, table
 
-    def hop_s(self, devices: int, wave: int) -> float:
+    def hop_s(self, devices: int, global_micro_batch: int) -> float:
         """One boundary tensor from a stage to the next, forward and backward.
 
         Args:
             devices: of the smaller of the two.
-            wave: sequences of a micro-batch.
+            global_micro_batch: sequences of a micro-batch.
         """
         width = self.inputs.workload.precision.bytes_of("activations")
-        part = wave * self.inputs.workload.seq_len / devices * self.inputs.model.hidden * width
+        part = global_micro_batch * self.inputs.workload.seq_len / devices * self.inputs.model.hidden * width
         return 2 * hop_s(part, link_between(self.inputs.cluster, 0, 0))
 
     def plan(self, proposal: Proposal) -> ExecutionPlan:
@@ -201,21 +205,21 @@ class Profile:
         """
         builder, number = PlanBuilder(), len(proposal.stages)
         starts = [0, *accumulate(stage.devices for stage in proposal.stages)]
-        held = [self._held(stage, place, proposal.wave) for place, stage in enumerate(proposal.stages)]
+        held = [self._held(stage, place, proposal.global_micro_batch) for place, stage in enumerate(proposal.stages)]
         workers = [
             builder.worker(start, stage.devices, [layers], number)
             for start, stage, layers in zip(starts, proposal.stages, held, strict=False)
         ]
         ranks = held[0].strategies[held[0].runs[0].strategy].dp
         pipeline = Pipeline(
-            micro_batch=proposal.wave // ranks,
-            num_micro_batches=self.micro_batches(proposal.wave),
+            micro_batch=proposal.global_micro_batch // ranks,
+            num_micro_batches=self.micro_batches(proposal.global_micro_batch),
             workers=tuple(workers),
         )
         return builder.plan([pipeline])
 
-    def _held(self, stage: PlannedStage, place: int, wave: int) -> StageLayers:
-        table = self.table(stage.devices, wave)
+    def _held(self, stage: PlannedStage, place: int, global_micro_batch: int) -> StageLayers:
+        table = self.table(stage.devices, global_micro_batch)
         assert table is not None, "it was made of rows of this table"
         used: dict[LayerStrategy, int] = {}
         runs = []

@@ -19,7 +19,7 @@ class Spans:
     """Sums from the first layer on, by devices of a stage."""
 
     profile: Profile
-    wave: int
+    global_micro_batch: int
     sizes: tuple[int, ...]
     rows: dict[int, tuple[StageOptions, int]]
     """The table of each size and its one row."""
@@ -27,19 +27,19 @@ class Spans:
     """Forward, backward, sums, state bytes and kept bytes of the layers before each."""
 
     @classmethod
-    def of(cls, profile: Profile, wave: int, recompute: int) -> Spans | None:
-        """The sizes that divide a wave; None where there is none.
+    def of(cls, profile: Profile, global_micro_batch: int, recompute: int) -> Spans | None:
+        """The sizes that divide a global micro-batch; None where there is none.
 
         Args:
             profile: of a space with one strategy of each size and recompute.
-            wave: sequences of a micro-batch.
+            global_micro_batch: sequences of a micro-batch.
             recompute: number of it.
         """
         kinds = profile.inputs.model.kinds()
         own = [kinds.index(kind) for kind in profile.inputs.model.layers()]
         rows, until = {}, {}
         for size in profile.sizes:
-            table = profile.table(size, wave)
+            table = profile.table(size, global_micro_batch)
             if table is None or recompute not in table.recompute:
                 continue
             row = int(np.flatnonzero(table.recompute == recompute)[0])
@@ -51,7 +51,7 @@ class Spans:
             until[size] = np.concatenate([np.zeros((5, 1)), np.cumsum(each, axis=1)], axis=1)
         if not rows:
             return None
-        return cls(profile=profile, wave=wave, sizes=tuple(rows), rows=rows, until=until)
+        return cls(profile=profile, global_micro_batch=global_micro_batch, sizes=tuple(rows), rows=rows, until=until)
 
     def costs(self, first: int | np.ndarray, end: int | np.ndarray, size: int) -> Costs:
         """Of the layers first .. end - 1, with embedding or head where they are at an end of the model.
@@ -75,7 +75,7 @@ class Spans:
         Args:
             devices: of the smaller neighbour.
         """
-        half = np.array([self.profile.hop_s(devices, self.wave) / 2])
+        half = np.array([self.profile.hop_s(devices, self.global_micro_batch) / 2])
         return half, half, np.zeros(1)
 
     def rest(self, firsts: np.ndarray, end: int, devices: int) -> Costs:
@@ -139,6 +139,6 @@ class Spans:
                 )
                 for start, end in zip(starts, ends, strict=False)
             ),
-            wave=self.wave,
+            global_micro_batch=self.global_micro_batch,
             step_s=step_s,
         )

@@ -39,16 +39,18 @@ def asked(gpus: str, batch: int, layers: int) -> JobInputs:
 
 
 def every_pipeline(composer: Composer, order: tuple[IslandPart, ...]) -> list[SplitPipeline]:
-    """All stage counts, waves and strategies, dominated ones too."""
+    """All stage counts, global micro-batches and strategies, dominated ones too."""
     found = []
     islands = composer.islands
     options = [islands.options(part) for part in order]
     kinds_before = ModelLayout.of(composer.model, composer.workload.seq_len).kinds_before
-    for wave in islands.waves:
+    for global_micro_batch in islands.global_micro_batches:
         choices = []
         for part, own in zip(order, options, strict=True):
             assert own is not None
-            rows = np.flatnonzero((own.wave == wave) & (part.devices % own.devices == 0)).tolist()
+            rows = np.flatnonzero(
+                (own.global_micro_batch == global_micro_batch) & (part.devices % own.devices == 0)
+            ).tolist()
             choices.append([(part, own, row) for row in rows])
         for chosen in itertools.product(*choices):
             stages: list[SplitStage] = []
@@ -62,9 +64,9 @@ def every_pipeline(composer: Composer, order: tuple[IslandPart, ...]) -> list[Sp
             made = split_pipeline(
                 stages,
                 kinds_before,
-                wave=wave,
-                micro_batches=composer.workload.global_batch // wave,
-                hops_s=[islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+                global_micro_batch=global_micro_batch,
+                micro_batches=composer.workload.global_batch // global_micro_batch,
+                hops_s=[islands.hop_s(a, b, global_micro_batch) for a, b in itertools.pairwise(stages)],
             )
             if made is not None:
                 found.append(made)
@@ -77,9 +79,9 @@ def test_the_best_pipeline_is_the_best_of_all(gpus: str, batch: int) -> None:
     composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
     parts = tuple(IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups))
     every = [one for order in itertools.permutations(parts) for one in every_pipeline(composer, order)]
-    best_s = min(one.step_s(batch / one.wave) for one in every)
+    best_s = min(one.step_s(batch / one.global_micro_batch) for one in every)
     found = composer.pipelines(parts)
-    assert found[0].step_s(batch / found[0].wave) == pytest.approx(best_s, rel=2e-3)
+    assert found[0].step_s(batch / found[0].global_micro_batch) == pytest.approx(best_s, rel=2e-3)
 
 
 def test_pipeline_sets_are_the_best_of_all_partitions_and_shares() -> None:
@@ -92,13 +94,14 @@ def test_pipeline_sets_are_the_best_of_all_partitions_and_shares() -> None:
         assert [one.devices for one in pair] == [2, 2]
         made = with_whole_micro_batches(blended(pair, 24, 0.0), 24)
         counts = [
-            (first, (24 - first * pair[0].wave) // pair[1].wave)
+            (first, (24 - first * pair[0].global_micro_batch) // pair[1].global_micro_batch)
             for first in range(1, 25)
-            if (24 - first * pair[0].wave) % pair[1].wave == 0 and first * pair[0].wave < 24
+            if (24 - first * pair[0].global_micro_batch) % pair[1].global_micro_batch == 0
+            and first * pair[0].global_micro_batch < 24
         ]
         best_s = min(max(one.step_s(n) for one, n in zip(pair, both, strict=True)) for both in counts)
         assert made is not None
-        assert sum(int(n) * one.wave for n, one in zip(made.shares, pair, strict=True)) == 24
+        assert sum(int(n) * one.global_micro_batch for n, one in zip(made.shares, pair, strict=True)) == 24
         assert made.step_s == pytest.approx(best_s, rel=1e-9)
 
 

@@ -19,7 +19,7 @@ BATCH = 48
 class Even:
     """A pipeline of one stage."""
 
-    wave: int
+    global_micro_batch: int
     period_s: float
     fill_s: float
     sync_s: float = 0.0
@@ -46,7 +46,7 @@ class Even:
 
 
 pipelines = st.builds(
-    Even, wave=st.sampled_from((1, 2, 3, 5)), period_s=st.floats(0.1, 4.0), fill_s=st.floats(0.1, 9.0)
+    Even, global_micro_batch=st.sampled_from((1, 2, 3, 5)), period_s=st.floats(0.1, 4.0), fill_s=st.floats(0.1, 9.0)
 )
 sets = st.lists(st.lists(pipelines, min_size=1, max_size=3), max_size=30)
 
@@ -84,6 +84,6 @@ def test_no_more_are_priced_than_are_asked_for() -> None:
         priced.append(one)
         return one
 
-    found = [blended([Even(wave=1, period_s=1.0 + n, fill_s=1.0)], BATCH, 0.0) for n in range(20)]
+    found = [blended([Even(global_micro_batch=1, period_s=1.0 + n, fill_s=1.0)], BATCH, 0.0) for n in range(20)]
     assert Ranked.of(found, synchronised, 400).first(1)[0].step_s == min(one.step_s for one in found)
     assert len(priced) == 1

@@ -55,7 +55,7 @@ def test_every_set_trains_the_batch_no_slower(question: Question) -> None:
     for one in question.sets:
         near = question.near(one)
         assert question.step_s(near) <= question.step_s(one)
-        assert sum(n * own.wave for n, own in zip(near.shares, near.pipelines, strict=True)) == BATCH
+        assert sum(n * own.global_micro_batch for n, own in zip(near.shares, near.pipelines, strict=True)) == BATCH
         assert all(sum(own.layers) == LAYERS and min(own.layers) >= 1 for own in near.pipelines)
         # None of its own neighbours is quicker.
         assert question.step_s(question.near(near)) >= question.step_s(near) * (1 - GAIN)

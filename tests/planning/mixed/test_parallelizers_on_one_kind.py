@@ -60,5 +60,7 @@ def test_a_pipeline_that_takes_the_batch_in_one_micro_batch_is_a_plan() -> None:
     draw = random.Random(7)
     for _ in range(100):
         busy_s, sync_s, batch = draw.uniform(0.001, 0.1), draw.uniform(0.0, 0.01), draw.randint(2, 500)
-        one = SlicePipeline(stages=(), wave=batch, hops_s=(), fill_s=busy_s, period_s=busy_s, sync_s=sync_s)
+        one = SlicePipeline(
+            stages=(), global_micro_batch=batch, hops_s=(), fill_s=busy_s, period_s=busy_s, sync_s=sync_s
+        )
         assert blended([one], batch, 0.0).step_s == pytest.approx(busy_s + sync_s)

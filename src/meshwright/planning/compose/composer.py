@@ -181,10 +181,10 @@ class Composer:
             yield blended(chosen, self.workload.global_batch, 0.0)
 
     def _kept(self, own: Sequence[SplitPipeline], most: int) -> Sequence[SplitPipeline]:
-        """The first few, and of a small batch the first of each wave."""
+        """The first few, and of a small batch the first of each global micro-batch."""
         if not self.islands.small_batch or most == 1:
             return own[:most]
-        first = {one.wave: one for one in reversed(own) if one.chunks == 1}
+        first = {one.global_micro_batch: one for one in reversed(own) if one.chunks == 1}
         return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
     def _unhidden(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:

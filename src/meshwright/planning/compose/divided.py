@@ -1,7 +1,8 @@
 """Islands divided between pipelines: which shares of them each pipeline takes, as columns with integer counts.
 
     a use       devices of each island that one pipeline takes; a share is all of the island or a round part of it
-    its value   sequences that its best pipeline trains within a horizon T:  wave (1 + (T - fill - sync) / period)
+    its value   sequences that its best pipeline trains within a horizon T:  w (1 + (T - fill - sync) / period),
+                with w its global micro-batch
     a division  uses, some of them several times, within the devices there are and worth the whole batch at T
 
 T is a little more than the step of the best pipeline set of whole islands, so that only what is quicker is looked for.
@@ -54,20 +55,20 @@ class Divided:
     parts: Sequence[IslandPart]
     horizon_s: float
     _known: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
-    _routes: dict[Use, list[PlacedSequence]] = field(default_factory=dict)
+    _sequences_of: dict[Use, list[PlacedSequence]] = field(default_factory=dict)
 
     def nearer(self, horizon_s: float) -> None:
         """Look within a shorter horizon from now on; what was split stays known."""
         self.horizon_s = horizon_s
         for use, own in self._known.items():
             self._known[use] = sorted(own, key=self.sequences, reverse=True)
-        for use, routes in self._routes.items():
-            self._routes[use] = sorted(routes, key=lambda one: -one.sequences(horizon_s))
+        for use, placed in self._sequences_of.items():
+            self._sequences_of[use] = sorted(placed, key=lambda one: -one.sequences(horizon_s))
 
     def divisions(self) -> list[list[list[SplitPipeline]]]:
         """The best divisions, each as the best pipelines of its uses, none of whole islands only."""
         uses = self._uses()
-        self._pace([use for use in uses if use not in self._known and use not in self._routes])
+        self._pace([use for use in uses if use not in self._known and use not in self._sequences_of])
         values = np.array([self._value(use) for use in uses])
         useful = np.flatnonzero(values > 0)
         uses, values = [uses[i] for i in useful.tolist()], values[useful]
@@ -84,7 +85,7 @@ class Divided:
             asked = list(wanted)[:AT_ONCE]
             found += len(asked)
             for use in asked:
-                split = self.through.split_some(self._routes[uses[use]])
+                split = self.through.split_some(self._sequences_of[uses[use]])
                 self._known[uses[use]] = sorted(split, key=self.sequences, reverse=True)
                 values[use] = self._value(uses[use])
         return []
@@ -125,19 +126,19 @@ class Divided:
             own = [use for use, _ in alike]
             found = self.through.paced_all(own, [picks for _, picks in alike])
             for use, stage_sequences in zip(own, found, strict=True):
-                self._routes[use] = sorted(stage_sequences, key=lambda one: -one.sequences(self.horizon_s))
+                self._sequences_of[use] = sorted(stage_sequences, key=lambda one: -one.sequences(self.horizon_s))
 
     def _value(self, use: Use) -> float:
         """Sequences within the horizon, by its pipelines where they are known, else by its stage sequences."""
         if use in self._known:
             return max((self.sequences(one) for one in self._known[use]), default=0.0)
-        stage_sequences = self._routes.get(use, [])
+        stage_sequences = self._sequences_of.get(use, [])
         return max(stage_sequences[0].sequences(self.horizon_s), 0.0) if stage_sequences else 0.0
 
     def sequences(self, one: SplitPipeline) -> float:
         """Sequences that a pipeline trains within the horizon; none where it cannot start."""
         number = 1.0 + (self.horizon_s - one.fill_s - one.sync_s) / one.period_s
-        return one.wave * number if number >= one.least_micro_batches else 0.0
+        return one.global_micro_batch * number if number >= one.least_micro_batches else 0.0
 
     def _best(self, uses: Sequence[Use], values: Float[np.ndarray, "uses"]) -> list[tuple[int, ...]]:
         """The divisions that may be worth the batch, the most valuable first."""

@@ -1,6 +1,6 @@
 """Pipelines side by side: micro-batches shared so that all end together, and the step they make.
 
-    T such that  sum over pipelines of  wave (1 + (T - fill - sync) / period)  =  batch
+    T such that  sum over pipelines of  global micro-batch (1 + (T - fill - sync) / period)  =  batch
 
 and then whole micro-batches near those shares, exactly as many sequences as the batch has.
 """
@@ -52,7 +52,7 @@ class Paced(Protocol):
         ...
 
     @property
-    def wave(self) -> int:
+    def global_micro_batch(self) -> int:
         """Sequences of a micro-batch over all data ranks."""
         ...
 
@@ -109,7 +109,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
         sync_s: what summing gradients between them takes.
     """
     left, free, shares = float(global_batch), list(range(len(pipelines))), [0.0] * len(pipelines)
-    rates = [one.wave / one.period_s for one in pipelines]
+    rates = [one.global_micro_batch / one.period_s for one in pipelines]
     before = [one.fill_s + one.sync_s - one.period_s for one in pipelines]
     least = [one.least_micro_batches for one in pipelines]
     while free:
@@ -122,7 +122,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
             break
         for i in slow:
             shares[i] = float(least[i])
-            left -= shares[i] * pipelines[i].wave
+            left -= shares[i] * pipelines[i].global_micro_batch
         free = [i for i in free if i not in slow]
     if left < 0 or not free:
         return PipelineSet(pipelines=tuple(pipelines), shares=tuple(shares), step_s=math.inf)
@@ -134,9 +134,9 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
     """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
     exact_s = max(m.step_s(share) for m, share in zip(one_set.pipelines, one_set.shares, strict=True))
     sync_s = one_set.step_s - exact_s
-    order = sorted(range(len(one_set.pipelines)), key=lambda i: -one_set.pipelines[i].wave)
+    order = sorted(range(len(one_set.pipelines)), key=lambda i: -one_set.pipelines[i].global_micro_batch)
     last = order[-1]
-    waves = [one.wave for one in one_set.pipelines]
+    global_micro_batches = [one.global_micro_batch for one in one_set.pipelines]
     least = [one.least_micro_batches for one in one_set.pipelines]
     best: tuple[float, list[int]] | None = None
     near = [
@@ -146,8 +146,10 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
         counts = [0] * len(order)
         for place, number in zip(order[:-1], chosen, strict=True):
             counts[place] = number
-        left = global_batch - sum(n * wave for n, wave in zip(counts, waves, strict=True))
-        counts[last], rest = divmod(left, waves[last])
+        left = global_batch - sum(
+            n * global_micro_batch for n, global_micro_batch in zip(counts, global_micro_batches, strict=True)
+        )
+        counts[last], rest = divmod(left, global_micro_batches[last])
         if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
             continue
         step_s = max(m.step_s(n) for n, m in zip(counts, one_set.pipelines, strict=True))

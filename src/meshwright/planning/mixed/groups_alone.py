@@ -65,7 +65,7 @@ class GroupsAlone:
     def _promised_s(self, part: IslandPart) -> float:
         """Step of the quickest pipelines of these devices by closed form; none where no pipeline is found."""
         batch = self.inputs.workload.global_batch
-        return min((one.step_s(batch / one.wave) for one in self.pipelines([part])), default=0.0)
+        return min((one.step_s(batch / one.global_micro_batch) for one in self.pipelines([part])), default=0.0)
 
     def _fewer(self, part: IslandPart) -> list[int]:
         """Devices that divide the batch where not all do: of the nodes, or of the one node."""

@@ -133,13 +133,17 @@ def _sharing(plan: ExecutionPlan, left: Sequence[Pipeline], pace_s: Sequence[flo
     """Pipelines with micro-batches for the whole batch, in proportion to their speed; None where none add up."""
     if not left or any(pipeline.shapes for pipeline in left):
         return None
-    waves = [pipeline.micro_batch * plan.data_degree(pipeline) for pipeline in left]
-    each_s = plan.global_batch / sum(wave / pace for wave, pace in zip(waves, pace_s, strict=True))
+    global_micro_batches = [pipeline.micro_batch * plan.data_degree(pipeline) for pipeline in left]
+    each_s = plan.global_batch / sum(
+        global_micro_batch / pace for global_micro_batch, pace in zip(global_micro_batches, pace_s, strict=True)
+    )
     counts = [max(1, int(each_s / pace)) for pace in pace_s]
-    rest = plan.global_batch - sum(n * wave for n, wave in zip(counts, waves, strict=True))
-    for place in sorted(range(len(left)), key=lambda i: -waves[i]):
-        counts[place] += rest // waves[place]
-        rest %= waves[place]
+    rest = plan.global_batch - sum(
+        n * global_micro_batch for n, global_micro_batch in zip(counts, global_micro_batches, strict=True)
+    )
+    for place in sorted(range(len(left)), key=lambda i: -global_micro_batches[i]):
+        counts[place] += rest // global_micro_batches[place]
+        rest %= global_micro_batches[place]
     if rest or min(counts) < 1 or (plan.joint_ranks and len(set(counts)) > 1):
         return None
     return [
@@ -172,23 +176,25 @@ def _with_fewer_ranks(
         numbers = {strategy: place for place, strategy in enumerate(plan.strategies)}
         made = []
         for pipeline, own in zip(plan.pipelines, pipelines, strict=True):
-            wave = pipeline.micro_batch * plan.data_degree(pipeline)
+            global_micro_batch = pipeline.micro_batch * plan.data_degree(pipeline)
             workers = [
-                worker or _fewer_ranks(plan, before, wave, number, numbers, share)
+                worker or _fewer_ranks(plan, before, global_micro_batch, number, numbers, share)
                 for before, worker in zip(pipeline.workers, own, strict=True)
             ]
             if pipeline.shapes or any(worker is None for worker in workers):
                 return
-            made.append((replace(pipeline, workers=tuple(w for w in workers if w is not None)), wave))
+            made.append((replace(pipeline, workers=tuple(w for w in workers if w is not None)), global_micro_batch))
         later = plan.with_pipelines((pipeline for pipeline, _ in made), tuple(numbers))
-        counted = (replace(one, micro_batch=wave // later.data_degree(one)) for one, wave in made)
+        counted = (
+            replace(one, micro_batch=global_micro_batch // later.data_degree(one)) for one, global_micro_batch in made
+        )
         yield replace(later, pipelines=tuple(counted))
 
 
 def _fewer_ranks(
     plan: ExecutionPlan,
     worker: Worker,
-    wave: int,
+    global_micro_batch: int,
     number: Mapping[int, int],
     numbers: dict[LayerStrategy, int],
     share: float,
@@ -202,7 +208,7 @@ def _fewer_ranks(
     devices = [device for first, last in worker.devices for device in range(first, last + 1)]
     ranks = [devices[start : start + tp * cp] for start in range(0, len(devices), tp * cp)]
     whole = [rank for rank in ranks if all(device in number for device in rank)]
-    dp = next((count for count in range(len(whole), 0, -1) if wave % count == 0), 0)
+    dp = next((count for count in range(len(whole), 0, -1) if global_micro_batch % count == 0), 0)
     later: dict[int, tuple[int, int]] = {}
     for index in used:
         strategy = plan.strategies[index]

@@ -122,11 +122,11 @@ def best_near(
 def _neighbours(one_set: PipelineSet[SplitPipeline], ahead: int) -> Iterator[PipelineSet[SplitPipeline]]:
     pipelines, shares = one_set.pipelines, one_set.shares
     for taker, giver in permutations(range(len(pipelines)), 2):
-        waves = pipelines[taker].wave, pipelines[giver].wave
-        sequences = math.lcm(*waves)
+        global_micro_batches = pipelines[taker].global_micro_batch, pipelines[giver].global_micro_batch
+        sequences = math.lcm(*global_micro_batches)
         counts = list(shares)
-        counts[taker] += sequences // waves[0]
-        counts[giver] -= sequences // waves[1]
+        counts[taker] += sequences // global_micro_batches[0]
+        counts[giver] -= sequences // global_micro_batches[1]
         if counts[giver] >= pipelines[giver].least_micro_batches:
             yield replace(one_set, shares=tuple(counts))
     for number, pipeline in enumerate(pipelines):

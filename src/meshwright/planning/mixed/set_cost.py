@@ -45,7 +45,7 @@ def price_per_step(
     once_bytes = passed * workload.precision.bytes_of("activations")
     paid = 0.0
     for pipeline, share in zip(one.pipelines, one.shares, strict=True):
-        sent = 2 * share * pipeline.wave * once_bytes
+        sent = 2 * share * pipeline.global_micro_batch * once_bytes
         order = [stage.island for stage in pipeline.stages] * pipeline.chunks
         paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
     if workload.training:

@@ -29,7 +29,7 @@ def test_no_order_of_the_stages_of_the_quickest_pipelines_is_quicker(gpus: str) 
     composer = Composer(inputs.model, inputs.cluster, inputs.workload)
     parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
     found = composer.pipelines(parts)
-    best_s = found[0].step_s(BATCH / found[0].wave)
+    best_s = found[0].step_s(BATCH / found[0].global_micro_batch)
     assert any(len(islands_of(one)) == 3 for one in found)
     assert {len(set(islands_of(one))) for one in found} == {2}
     layout = ModelLayout.of(inputs.model, LENGTH)
@@ -40,15 +40,15 @@ def test_no_order_of_the_stages_of_the_quickest_pipelines_is_quicker(gpus: str) 
             other = split_pipeline(
                 stages,
                 layout.kinds_before,
-                wave=one.wave,
-                micro_batches=BATCH // one.wave,
-                hops_s=[composer.islands.hop_s(a, b, one.wave) for a, b in itertools.pairwise(stages)],
+                global_micro_batch=one.global_micro_batch,
+                micro_batches=BATCH // one.global_micro_batch,
+                hops_s=[composer.islands.hop_s(a, b, one.global_micro_batch) for a, b in itertools.pairwise(stages)],
                 chunks=one.chunks,
             )
             entered = 0 if other is None else len(islands_of(other))
             # An island that is entered twice between others is not looked at.
             if other is not None and entered <= 3:
-                assert best_s <= other.step_s(BATCH / other.wave) * 1.002
+                assert best_s <= other.step_s(BATCH / other.global_micro_batch) * 1.002
 
 
 def test_a_kind_named_as_two_groups_that_cannot_be_one_is_not_quicker_than_as_one() -> None:

@@ -61,7 +61,9 @@ def test_what_follows_a_step_hides_behind_the_passes_of_other_chunks(
     options = stage.options
     long = replace(options, sync_s=options.sync_s + 5 * (options.forward_s + options.backward_s))
     stages = [replace(stage, options=long, limit_bytes=1e15)] * 2
-    made = split_pipeline(stages, kinds_before, wave=1, micro_batches=micro_batches, hops_s=[0.0], chunks=chunks)
+    made = split_pipeline(
+        stages, kinds_before, global_micro_batch=1, micro_batches=micro_batches, hops_s=[0.0], chunks=chunks
+    )
     assert made is not None
     after_s = []
     for place in range(2):
@@ -85,7 +87,7 @@ def test_gradients_of_other_pipelines_find_the_last_backwards_that_own_ones_leav
     def spare_s(times: float) -> float:
         own = replace(options, beside_s=times * (options.forward_s + options.backward_s))
         stages = [replace(stage, options=own, limit_bytes=1e15)] * 2
-        made = split_pipeline(stages, kinds_before, wave=1, micro_batches=8, hops_s=[0.0], chunks=chunks)
+        made = split_pipeline(stages, kinds_before, global_micro_batch=1, micro_batches=8, hops_s=[0.0], chunks=chunks)
         assert made is not None
         return made.spare_s / min(made.stage_s)
 

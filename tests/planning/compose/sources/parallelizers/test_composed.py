@@ -40,11 +40,13 @@ def composer_of(
     gpus: str = "4xH100,4xH200",
     effort: SliceEffort | None = None,
     layers: int = 5,
-    waves: tuple[int, ...] = (4, 8),
+    global_micro_batches: tuple[int, ...] = (4, 8),
 ) -> SliceComposer:
     model = replace(SMALL, runs=(LayerRun(layers=SMALL.runs[0].layers, repeats=layers),))
     inputs = job("llama-3-8b", gpus)
-    return slice_composer(model, inputs.cluster, inputs.workload, parallelizers, micro_batches=waves, effort=effort)
+    return slice_composer(
+        model, inputs.cluster, inputs.workload, parallelizers, micro_batches=global_micro_batches, effort=effort
+    )
 
 
 def best(*parallelizers: Any, **options: Any) -> Any:
@@ -53,7 +55,9 @@ def best(*parallelizers: Any, **options: Any) -> Any:
     return next(iter(composer.sets(whole(composer, groups), 1)), None), composer
 
 
-def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave: int) -> Iterator[SlicePipeline]:
+def every_pipeline(
+    composer: SliceComposer, block: tuple[IslandPart, ...], global_micro_batch: int
+) -> Iterator[SlicePipeline]:
     """All orders, numbers and sizes of stages inside a node, splits and partial plans, one by one."""
     questions = composer.questions
     groups, layers = questions.cluster.groups, questions.model.num_layers
@@ -74,9 +78,9 @@ def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave:
                 ends = [0, *cuts, layers]
                 choices = []
                 for place, (g, n) in enumerate(shape):
-                    kept = min(len(shape) - place, batch // wave)
+                    kept = min(len(shape) - place, batch // global_micro_batch)
                     room = groups[g].device.memory_bytes * (1 - TIGHT_SHARE)
-                    answers = questions.answers(ends[place], ends[place + 1], g, n, wave)
+                    answers = questions.answers(ends[place], ends[place + 1], g, n, global_micro_batch)
                     choices.append([a for a in answers if a.plan.state_bytes + kept * a.plan.activation_bytes <= room])
                 for chosen in itertools.product(*choices):
                     stages = [
@@ -90,31 +94,31 @@ def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave:
                         )
                         for i, ((g, n), a) in enumerate(zip(shape, chosen, strict=True))
                     ]
-                    yield timed(composer, stages, wave)
+                    yield timed(composer, stages, global_micro_batch)
 
 
-def timed(composer: SliceComposer, stages: list[PlannedStage], wave: int) -> SlicePipeline:
+def timed(composer: SliceComposer, stages: list[PlannedStage], global_micro_batch: int) -> SlicePipeline:
     questions = composer.questions
     width = questions.workload.precision.bytes_of("activations")
     each = [stage.micro_batch_s for stage in stages]
     hops = []
     for here, there in itertools.pairwise(stages):
         bandwidth, latency_s = link_between(questions.cluster, here.group, there.group)
-        tokens = wave * questions.workload.seq_len / min(here.plan.devices, there.plan.devices)
+        tokens = global_micro_batch * questions.workload.seq_len / min(here.plan.devices, there.plan.devices)
         hops.append(latency_s + tokens * questions.model.hidden * width / bandwidth)
     loops = [sum(each[i:]) + 2 * sum(hops[i:]) for i in range(len(each))]
     period = max(*each, *(loop / (len(each) - i) for i, loop in enumerate(loops)))
     return SlicePipeline(
         stages=tuple(stages),
         hops_s=tuple(hops),
-        wave=wave,
+        global_micro_batch=global_micro_batch,
         fill_s=loops[0],
         period_s=period,
         sync_s=max(stage.plan.sync_s for stage in stages),
     )
 
 
-def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:
+def brute_force_s(composer: SliceComposer, global_micro_batches: tuple[int, ...]) -> float:
     """The least step over all ways to spread the islands over pipelines, and all whole shares of the batch."""
     questions = composer.questions
     batch = questions.workload.global_batch
@@ -124,17 +128,17 @@ def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:
         found = []
         for block in blocks:
             paces = {}
-            for wave in waves:
-                for one in every_pipeline(composer, block, wave):
-                    paces[one.wave, one.fill_s, one.period_s, one.sync_s] = one
+            for global_micro_batch in global_micro_batches:
+                for one in every_pipeline(composer, block, global_micro_batch):
+                    paces[one.global_micro_batch, one.fill_s, one.period_s, one.sync_s] = one
             fronts = [p for key, p in paces.items() if not any(beats(other, key) for other in paces)]
             found.append(fronts)
         for chosen in itertools.product(*found):
             sync_s = gradient_sum_s(
                 chosen, gradient_bytes, lambda a, b: link_between(questions.cluster, a, b)[0], anywhere=True
             )
-            for counts in itertools.product(*(range(1, batch // one.wave + 1) for one in chosen)):
-                if sum(n * one.wave for n, one in zip(counts, chosen, strict=True)) == batch:
+            for counts in itertools.product(*(range(1, batch // one.global_micro_batch + 1) for one in chosen)):
+                if sum(n * one.global_micro_batch for n, one in zip(counts, chosen, strict=True)) == batch:
                     step_s = max(one.step_s(n) for n, one in zip(counts, chosen, strict=True))
                     least = min(least, step_s + sync_s)
     return least
@@ -145,13 +149,18 @@ def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "layers", "waves"), [("4xH100", 4, (4, 8)), ("2xH100,2xH200", 4, (4, 8)), ("2xV100-32,2xH100", 5, (8,))]
+    ("gpus", "layers", "global_micro_batches"),
+    [("4xH100", 4, (4, 8)), ("2xH100,2xH200", 4, (4, 8)), ("2xV100-32,2xH100", 5, (8,))],
 )
-def test_the_best_pipeline_set_is_that_of_brute_force(gpus: str, layers: int, waves: tuple[int, ...]) -> None:
-    found, _ = best(Plain(), gpus=gpus, layers=layers, waves=waves, effort=WIDE)
+def test_the_best_pipeline_set_is_that_of_brute_force(
+    gpus: str, layers: int, global_micro_batches: tuple[int, ...]
+) -> None:
+    found, _ = best(Plain(), gpus=gpus, layers=layers, global_micro_batches=global_micro_batches, effort=WIDE)
     assert found is not None
-    everything = composer_of(Plain(), gpus=gpus, layers=layers, waves=waves, effort=replace(WIDE, prune=False))
-    assert found.step_s == pytest.approx(brute_force_s(everything, waves), rel=1e-9)
+    everything = composer_of(
+        Plain(), gpus=gpus, layers=layers, global_micro_batches=global_micro_batches, effort=replace(WIDE, prune=False)
+    )
+    assert found.step_s == pytest.approx(brute_force_s(everything, global_micro_batches), rel=1e-9)
 
 
 class Wavering:
@@ -201,8 +210,14 @@ def test_dominated_answers_lose_nothing() -> None:
 
 def test_what_the_usual_effort_leaves_out_costs_little() -> None:
     for gpus in ("4xH100,4xH200", "8xA100-80,4xH100"):
-        usual, _ = best(Plain(), gpus=gpus, layers=12, waves=(8,))
-        wide, _ = best(Plain(), gpus=gpus, layers=12, waves=(8,), effort=replace(WIDE, kept_of=SliceEffort().kept_of))
+        usual, _ = best(Plain(), gpus=gpus, layers=12, global_micro_batches=(8,))
+        wide, _ = best(
+            Plain(),
+            gpus=gpus,
+            layers=12,
+            global_micro_batches=(8,),
+            effort=replace(WIDE, kept_of=SliceEffort().kept_of),
+        )
         assert wide.step_s <= usual.step_s <= 1.03 * wide.step_s
 
 
@@ -222,7 +237,12 @@ def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
 
 
 def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
-    composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), waves=3), waves=(8,))
+    composer = composer_of(
+        Plain(),
+        gpus="16xH100,8xA100-80",
+        effort=replace(SliceEffort(), global_micro_batches=3),
+        global_micro_batches=(8,),
+    )
     found = composer.sets(whole(composer, range(2)), 10_000)
     halved = [one_set for one_set in found if sum(0 in pipeline.islands for pipeline in one_set.pipelines) == 2]
     assert any(
@@ -231,7 +251,9 @@ def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
     for one_set in halved[:20]:
         plan = sliced_plan(one_set, composer.questions.cluster)
         check_plan(plan, composer.questions.model, composer.questions.cluster, composer.questions.workload)
-    without = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), parts=0), waves=(8,))
+    without = composer_of(
+        Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), parts=0), global_micro_batches=(8,)
+    )
     assert found[0].step_s <= without.sets(whole(without, range(2)), 1)[0].step_s
 
 
@@ -252,8 +274,8 @@ def test_more_devices_are_never_slower() -> None:
 
 
 def test_what_raises_or_lies_loses_no_search() -> None:
-    alone, _ = best(Plain(), waves=(8,))
-    found, composer = best(Raises(), Half({"forward_s": 1e-9}), Plain(), waves=(8,))
+    alone, _ = best(Plain(), global_micro_batches=(8,))
+    found, composer = best(Raises(), Half({"forward_s": 1e-9}), Plain(), global_micro_batches=(8,))
     assert found.step_s <= alone.step_s
     report = " ".join(composer.skips())
     assert "raised ZeroDivisionError" in report
@@ -261,13 +283,13 @@ def test_what_raises_or_lies_loses_no_search() -> None:
 
 
 def test_calculon_plans_a_slice_of_each_island() -> None:
-    found, composer = best(Calculon(), gpus="2xH100,2xV100-16", waves=(4,))
+    found, composer = best(Calculon(), gpus="2xH100,2xV100-16", global_micro_batches=(4,))
     assert {stage.parallelizer for pipeline in found.pipelines for stage in pipeline.stages} == {"calculon"}
     assert any("V100-16 has no rate in bf16" in line for line in composer.skips())
     assert composer.counts["questions: answered for all sizes of island at once"] > 0
 
 
 def test_where_nobody_answers_there_is_no_plan_but_a_report() -> None:
-    found, composer = best(Raises(), waves=(8,))
+    found, composer = best(Raises(), global_micro_batches=(8,))
     assert found is None
     assert len(composer.skips()) == 1

@@ -72,16 +72,18 @@ def test_stages_are_parts_of_a_node_or_whole_nodes_and_few_where_they_are_too_ma
 
 @pytest.mark.parametrize("stages", [1, 2, 5, 99])
 def test_an_answer_fits_where_it_fits_with_the_micro_batches_in_flight_there(stages: int) -> None:
-    questions, wave = composer_of(Plain(), gpus="4xA100-40").questions, 4
-    answers = {end: questions.answers(0, end, 0, 1, wave) for end in range(1, questions.model.num_layers + 1)}
+    questions, global_micro_batch = composer_of(Plain(), gpus="4xA100-40").questions, 4
+    answers = {
+        end: questions.answers(0, end, 0, 1, global_micro_batch) for end in range(1, questions.model.num_layers + 1)
+    }
     room = questions.cluster.groups[0].device.memory_bytes * (1.0 - TIGHT_SHARE)
-    in_flight = min(stages, questions.workload.global_batch // wave)
+    in_flight = min(stages, questions.workload.global_batch // global_micro_batch)
     allowed = Allowed(cuts=(), sizes={}, uneven=frozenset(), near=1.0, most_stages=99)
     search = SlicePipelines(questions=questions, allowed=allowed, prune=False)
     dropped = 0
     for end, every in answers.items():
         fit = [one for one in every if one.plan.state_bytes + in_flight * one.plan.activation_bytes <= room]
-        assert search._fitting(0, end, 0, 1, wave, stages) == fit
+        assert search._fitting(0, end, 0, 1, global_micro_batch, stages) == fit
         dropped += len(every) - len(fit)
     assert search.counts["partial plans: too large at their place"] == dropped
 

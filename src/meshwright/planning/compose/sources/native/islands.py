@@ -77,7 +77,7 @@ class NativeIslands:
         return self.hardware(group).memory_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
 
     @property
-    def waves(self) -> tuple[int, ...]:
+    def global_micro_batches(self) -> tuple[int, ...]:
         """Sequences of a micro-batch over all data ranks that are tried: divisors of the batch, evenly thinned.
 
         Of a batch so small that pipelines may do one micro-batch each, every number up to it.
@@ -117,9 +117,9 @@ class NativeIslands:
         return coarse or any(batch % part.devices for part in parts)
 
     @property
-    def micro_batches(self) -> Float[np.ndarray, "waves"]:
-        """Micro-batches of a step at each wave, if one pipeline does all of it."""
-        return self.workload.global_batch / np.array(self.waves, dtype=float)
+    def micro_batches(self) -> Float[np.ndarray, "global_micro_batches"]:
+        """Micro-batches of a step at each global micro-batch, if one pipeline does all of it."""
+        return self.workload.global_batch / np.array(self.global_micro_batches, dtype=float)
 
     @property
     def mix(self) -> Float[np.ndarray, "kinds"]:
@@ -143,7 +143,7 @@ class NativeIslands:
             if options is not None:
                 front = stage_front(
                     options,
-                    waves=self.waves,
+                    global_micro_batches=self.global_micro_batches,
                     micro_batches=self.micro_batches,
                     mix=self.mix,
                     limit_bytes=self.limit_bytes(part.group),
@@ -169,7 +169,7 @@ class NativeIslands:
                 self.workload,
                 [self.hardware(part.group)],
                 sizes=sorted({d for share in cut for d in divisors(share) if share // d <= most}),
-                waves=self.waves,
+                global_micro_batches=self.global_micro_batches,
                 most_tensor=max(spec.devices_per_node, spec.domains[0].size),
                 most_micro_batch=FEW_WAVES if self.uneven else MOST_MICRO_BATCH,
                 space=self.space,
@@ -200,10 +200,10 @@ class NativeIslands:
         of_fewer = (share for devices in self.fewer.get(group, ()) for share in self.shares(group, devices))
         return {*self.shares(group), *of_fewer}
 
-    def hop_s(self, here: SplitStage, there: SplitStage, wave: int) -> float:
+    def hop_s(self, here: SplitStage, there: SplitStage, global_micro_batch: int) -> float:
         """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
         passed = self.model.boundary_width(self.workload.seq_len)
-        part = wave * self.workload.seq_len / min(here.devices, there.devices) * passed
+        part = global_micro_batch * self.workload.seq_len / min(here.devices, there.devices) * passed
         return hop_s(part * self.workload.precision.bytes_of("activations"), self.link(here.island, there.island))
 
     def link(self, here: int, there: int) -> tuple[float, float]:
@@ -232,7 +232,7 @@ class NativeIslands:
         if front is None:
             return 0.0
         if part.group not in self._rates:
-            each = front.waves / (front.quickest_s * front.sizes[:, None])
+            each = front.global_micro_batches / (front.quickest_s * front.sizes[:, None])
             self._rates[part.group] = float(each.max())
         return part.devices * self._rates[part.group]
 

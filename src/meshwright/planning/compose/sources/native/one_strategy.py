@@ -1,8 +1,8 @@
 """Pipelines through unlike islands whose stages all have one strategy on equally many devices.
 
 A launcher that takes one set of degrees for all ranks can start them: stages differ only in how many layers they hold.
-The tables are those of other pipelines with one row per strategy in the place of a wave, so that all islands of a stage
-sequence read the same one.
+The tables are those of other pipelines with one row per strategy in place of a global micro-batch, so that all islands
+of a stage sequence read the same one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OneStrategyIslands(NativeIslands):
                 self.workload,
                 [self.hardware(one.group) for one in self.parts],
                 sizes=self.sizes.tolist(),
-                waves=self.waves,
+                global_micro_batches=self.global_micro_batches,
                 most_tensor=min(max(group.devices_per_node, group.domains[0].size) for group in groups),
                 space=self.space,
                 layers_per_device=self.model.num_layers / self.cluster.devices,
@@ -66,14 +66,14 @@ class OneStrategyIslands(NativeIslands):
         return self._alike[self.parts.index(part)] if self._alike else None
 
     def front(self, part: IslandPart) -> StageFront | None:
-        """One strategy per row, in the place of a wave."""
+        """One strategy per row, in the place of a global micro-batch."""
         if part not in self._fronts:
             options = self.options(part)
             self._fronts[part] = None if options is None or not len(options) else self._table_of(options, part)
         return self._fronts[part]
 
     def _table_of(self, options: StageOptions, part: IslandPart) -> StageFront:
-        micro_batches = self.workload.global_batch / options.wave
+        micro_batches = self.workload.global_batch / options.global_micro_batch
         costs = LayerCosts.of(options, micro_batches, self.mix, self.limit_bytes(part.group))
         fits = (costs.room_bytes > 0) & (costs.state + costs.kept <= 1.0)
         of_size = options.devices == self.sizes[:, None]
@@ -86,7 +86,7 @@ class OneStrategyIslands(NativeIslands):
         least = table(costs.state + costs.kept, np.inf)
         return StageFront(
             sizes=self.sizes,
-            waves=options.wave,
+            global_micro_batches=options.global_micro_batch,
             layer_s=seconds,
             edge_s=table(costs.edge_s, 0.0),
             state=table(costs.state, 1.0),
@@ -119,7 +119,7 @@ class OneStrategyPipelines(NativePipelines):
             rate = sum(stages[:, g, None] / front.quickest_s for g, front in enumerate(fronts))
             pace_s = np.where(self._able(fronts, stages), layers / rate, np.inf)
         chunks = np.array(self.chunk_counts, dtype=np.int64)
-        micro_batches = self.islands.workload.global_batch * share / fronts[0].waves
+        micro_batches = self.islands.workload.global_batch * share / fronts[0].global_micro_batches
         picked, bounded = least_bounds(pace_s, micro_batches, total, chunks, layers=layers, most=bisected)
         if not picked.shape[1]:
             return None
@@ -128,7 +128,7 @@ class OneStrategyPipelines(NativePipelines):
             block=np.zeros(len(size), dtype=np.int64),
             size=np.repeat(size[:, None], len(base), axis=1),
             stages=stages[size],
-            wave=row,
+            global_micro_batch=row,
             chunks=chunks[chunk],
             micro_batches=micro_batches[row],
             least_s=pace_s[size, row],

@@ -90,10 +90,10 @@ class PlacedSequence:
         return bool(self.stage_sequences.chunks[self.number] == 1)
 
     def sequences(self, horizon_s: float) -> float:
-        """Sequences trained within a horizon, transfers and gradients apart: wave (T / pace - (S - 1) / v)."""
+        """Sequences trained within a horizon, transfers and gradients apart: w (T / pace - (S - 1) / v)."""
         stage_sequences, number = self.stage_sequences, self.number
         fill = (stage_sequences.stages[number].sum() - 1) / stage_sequences.chunks[number]
-        return float(stage_sequences.wave[number] * (horizon_s / stage_sequences.pace_s[number] - fill))
+        return float(stage_sequences.global_micro_batch[number] * (horizon_s / stage_sequences.pace_s[number] - fill))
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class NativePipelines:
 
     def _step_s(self, one: SplitPipeline) -> float:
         """Seconds of the whole batch on one pipeline."""
-        return one.step_s(self.islands.workload.global_batch / one.wave)
+        return one.step_s(self.islands.workload.global_batch / one.global_micro_batch)
 
     def _at_both_ends(self, found: Sequence[SplitPipeline]) -> list[SplitPipeline]:
         """Pipelines with some stages of the first island behind the last, or the other way round, where quicker.
@@ -140,7 +140,10 @@ class NativePipelines:
             if own_s > PARTED_WITHIN * self._step_s(found[0]):
                 break
             near_s = max(one.stage_s) / one.chunks
-            parted = (self._split_exactly(stages, one.wave, one.chunks, near_s) for stages in _parted(one.stages))
+            parted = (
+                self._split_exactly(stages, one.global_micro_batch, one.chunks, near_s)
+                for stages in _parted(one.stages)
+            )
             made += [other for other in parted if other is not None and self._step_s(other) < own_s]
         return _distinct(made)
 
@@ -259,17 +262,21 @@ class NativePipelines:
                 split = self._split(one.order, one.stage_sequences, one.number)
                 if split is not None:
                     made.append(split)
-                    best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.wave))
+                    best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.global_micro_batch))
         if self.islands.small_batch:
-            made += self._of_other_waves(stage_sequences, {one.wave for one in made if one.chunks == 1})
+            made += self._of_other_micro_batches(
+                stage_sequences, {one.global_micro_batch for one in made if one.chunks == 1}
+            )
         return _distinct(made)
 
-    def _of_other_waves(self, stage_sequences: Sequence[PlacedSequence], seen: set[int]) -> Iterator[SplitPipeline]:
-        """The quickest plain sequence of each other wave: beside other pipelines one may get that much of the batch."""
+    def _of_other_micro_batches(
+        self, stage_sequences: Sequence[PlacedSequence], seen: set[int]
+    ) -> Iterator[SplitPipeline]:
+        """The quickest plain sequence of each other global micro-batch, which it may get beside others."""
         for one in stage_sequences:
-            wave = int(one.stage_sequences.wave[one.number])
-            if one.plain and wave not in seen:
-                seen.add(wave)
+            global_micro_batch = int(one.stage_sequences.global_micro_batch[one.number])
+            if one.plain and global_micro_batch not in seen:
+                seen.add(global_micro_batch)
                 split = self._split(one.order, one.stage_sequences, one.number)
                 if split is not None:
                     yield split
@@ -278,13 +285,13 @@ class NativePipelines:
         """A pipeline of one stage under every other strategy of the same devices, micro-batch and recompute."""
         (stage,) = one.stages
         options = stage.options
-        alike = (options.devices == stage.devices) & (options.wave == one.wave)
+        alike = (options.devices == stage.devices) & (options.global_micro_batch == one.global_micro_batch)
         for row in np.flatnonzero(alike & (options.recompute == options.recompute[stage.row])).tolist():
             other = split_pipeline(
                 [replace(stage, row=row)],
                 self._cuts(),
-                wave=one.wave,
-                micro_batches=max(1, self.islands.workload.global_batch // one.wave),
+                global_micro_batch=one.global_micro_batch,
+                micro_batches=max(1, self.islands.workload.global_batch // one.global_micro_batch),
                 hops_s=[],
             )
             if other is not None:
@@ -305,19 +312,19 @@ class NativePipelines:
             stages += [one] * int(stage_sequences.stages[number, place])
         chunks = int(stage_sequences.chunks[number])
         near_s = float(stage_sequences.pace_s[number]) / chunks
-        return self._split_exactly(stages, int(stage_sequences.wave[number]), chunks, near_s)
+        return self._split_exactly(stages, int(stage_sequences.global_micro_batch[number]), chunks, near_s)
 
     def _split_exactly(
-        self, stages: Sequence[SplitStage], wave: int, chunks: int, near_s: float
+        self, stages: Sequence[SplitStage], global_micro_batch: int, chunks: int, near_s: float
     ) -> SplitPipeline | None:
         """The layers over these stages; arguments as `split_pipeline`."""
         self.islands.counts["pipelines split"] += 1
         found = split_pipeline(
             stages,
             self._cuts(),
-            wave=wave,
-            micro_batches=max(1, self.islands.workload.global_batch // wave),
-            hops_s=[self.islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+            global_micro_batch=global_micro_batch,
+            micro_batches=max(1, self.islands.workload.global_batch // global_micro_batch),
+            hops_s=[self.islands.hop_s(a, b, global_micro_batch) for a, b in itertools.pairwise(stages)],
             chunks=chunks,
             near_s=near_s,
         )
@@ -359,11 +366,11 @@ def _few_orders(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:
-    """One pipeline of each outline: stages per island in order, and wave."""
+    """One pipeline of each outline: stages per island in order, and global micro-batch."""
     seen: dict[object, SplitPipeline] = {}
     for pipeline in pipelines:
         outline = (
-            pipeline.wave,
+            pipeline.global_micro_batch,
             pipeline.chunks,
             tuple((stage.island, stage.devices, stage.row) for stage in pipeline.stages),
         )

@@ -56,7 +56,7 @@ class SplitPipeline:
     """Layers of each chunk in the order of the model: stage r's chunk k is at k S + r."""
     chunks: int
     """Chunks per stage: 1 for 1F1B, more for interleaved 1F1B."""
-    wave: int
+    global_micro_batch: int
     stage_s: tuple[float, ...]
     """Forward and backward of one micro-batch."""
     fill_s: float
@@ -109,7 +109,7 @@ def split_pipeline(
     stages: Sequence[SplitStage],
     kinds_before: Int[np.ndarray, "cuts kinds"],
     *,
-    wave: int,
+    global_micro_batch: int,
     micro_batches: int,
     hops_s: Sequence[float],
     chunks: int = 1,
@@ -120,7 +120,7 @@ def split_pipeline(
     Args:
         stages: in the order of the pipeline.
         kinds_before: layers of each kind before each cut of the model.
-        wave: sequences of a micro-batch over all data ranks.
+        global_micro_batch: sequences of a micro-batch over all data ranks.
         micro_batches: of a step.
         hops_s: seconds of one transfer from each stage to the next.
         chunks: of each stage.
@@ -163,7 +163,7 @@ def split_pipeline(
         stages=tuple(stages),
         layers=tuple(layers),
         chunks=chunks,
-        wave=wave,
+        global_micro_batch=global_micro_batch,
         stage_s=tuple(stage_s.tolist()),
         fill_s=fill_s,
         period_s=period_s,

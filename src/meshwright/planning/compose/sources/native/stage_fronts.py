@@ -1,9 +1,9 @@
-"""The strategies of stages that no other beats: tables over (devices of a stage, wave) of one kind of island.
+"""Strategies of stages that no other beats: a table over (devices of a stage, global micro-batch) per kind of island.
 
 A share of c devices of an island holds s equal stages of c / s devices; every share of every island of the kind reads
-the same table. A strategy is dominated where another of the same size and wave is no slower per layer and holds no
-fewer layers at any number of micro-batches in flight: the share of memory that a layer takes, state + in flight x kept,
-is linear, so that both ends of its range decide.
+the same table. A strategy is dominated where another of the same size and global micro-batch is no slower per layer and
+holds no fewer layers at any number of micro-batches in flight: the share of memory that a layer takes, state + in
+flight x kept, is linear, so that both ends of its range decide.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class StageFront:
 
     sizes: Int[np.ndarray, "sizes"]
     """Devices of a stage, descending."""
-    waves: Int[np.ndarray, "waves"]
-    layer_s: Float[np.ndarray, "sizes waves places"]
+    global_micro_batches: Int[np.ndarray, "global_micro_batches"]
+    layer_s: Float[np.ndarray, "sizes global_micro_batches places"]
     """Forward and backward of a mean layer and its share of what the step waits for, per micro-batch."""
-    edge_s: Float[np.ndarray, "sizes waves places edges"]
+    edge_s: Float[np.ndarray, "sizes global_micro_batches places edges"]
     """Seconds of embedding and head."""
-    state: Float[np.ndarray, "sizes waves places"]
+    state: Float[np.ndarray, "sizes global_micro_batches places"]
     """Share of the memory for layers that a mean layer's weights, gradients and optimizer take."""
-    kept: Float[np.ndarray, "sizes waves places"]
+    kept: Float[np.ndarray, "sizes global_micro_batches places"]
     """Share of it that a mean layer's activations take, per micro-batch in flight."""
-    edge_state: Float[np.ndarray, "sizes waves places edges"]
-    edge_kept: Float[np.ndarray, "sizes waves places edges"]
-    row: Int[np.ndarray, "sizes waves places"]
+    edge_state: Float[np.ndarray, "sizes global_micro_batches places edges"]
+    edge_kept: Float[np.ndarray, "sizes global_micro_batches places edges"]
+    row: Int[np.ndarray, "sizes global_micro_batches places"]
     """Row of the island's options that each entry is."""
-    quickest_s: Float[np.ndarray, "sizes waves"]
+    quickest_s: Float[np.ndarray, "sizes global_micro_batches"]
     """Least `layer_s` of the places."""
-    most_layers: Float[np.ndarray, "sizes waves"]
+    most_layers: Float[np.ndarray, "sizes global_micro_batches"]
     """Most layers that any strategy holds with one micro-batch in flight."""
     looked_at: int
     """Strategies before any was dropped."""
@@ -106,8 +106,8 @@ class LayerCosts:
 def stage_front(
     options: StageOptions,
     *,
-    waves: tuple[int, ...],
-    micro_batches: Float[np.ndarray, "waves"],
+    global_micro_batches: tuple[int, ...],
+    micro_batches: Float[np.ndarray, "global_micro_batches"],
     mix: Float[np.ndarray, "kinds"],
     limit_bytes: float,
     most_in_flight: int,
@@ -116,8 +116,8 @@ def stage_front(
 
     Args:
         options: of all sizes of stage of the kind.
-        waves: sequences of a micro-batch over all data ranks.
-        micro_batches: of a step at each wave, over which what happens once a step is spread.
+        global_micro_batches: sequences of a micro-batch over all data ranks.
+        micro_batches: of a step at each global micro-batch, over which what happens once a step is spread.
         mix: share of each layer kind in the model.
         limit_bytes: that may be used of a device.
         most_in_flight: micro-batches alive at most.
@@ -125,7 +125,7 @@ def stage_front(
     Returns:
         The table; None where nothing fits.
     """
-    place = np.searchsorted(np.array(waves), options.wave)
+    place = np.searchsorted(np.array(global_micro_batches), options.global_micro_batch)
     costs = LayerCosts.of(options, micro_batches[place], mix, limit_bytes)
     index = np.flatnonzero(costs.room_bytes > 0)
     if not len(index):
@@ -137,7 +137,7 @@ def stage_front(
     size = np.searchsorted(-sizes, -options.devices[index])
     fronts: dict[tuple[int, int], Int[np.ndarray, "front"]] = {}
     held = np.flatnonzero(least <= 1.0)
-    code = size[held] * len(waves) + place[held]
+    code = size[held] * len(global_micro_batches) + place[held]
     order = np.argsort(code, kind="stable")
     ends = np.flatnonzero(np.diff(code[order])) + 1
     for rows in np.split(held[order], ends):
@@ -146,7 +146,7 @@ def stage_front(
             fronts[int(size[rows[0]]), int(place[rows[0]])] = front
     if not fronts:
         return None
-    shape = (len(sizes), len(waves), max(map(len, fronts.values())))
+    shape = (len(sizes), len(global_micro_batches), max(map(len, fronts.values())))
 
     def table(values: np.ndarray, fill: float) -> np.ndarray:
         out = np.full((*shape, *values.shape[1:]), fill, dtype=values.dtype)
@@ -157,7 +157,7 @@ def stage_front(
     seconds = table(layer_s, np.inf)
     return StageFront(
         sizes=sizes,
-        waves=np.array(waves),
+        global_micro_batches=np.array(global_micro_batches),
         layer_s=seconds,
         edge_s=table(costs.edge_s, 0.0),
         state=table(state, 1.0),

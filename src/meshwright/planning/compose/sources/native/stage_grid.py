@@ -29,12 +29,12 @@ def stage_grid(
     model: ModelSpec,
     workload: Workload,
     sizes: Sequence[int],
-    waves: Sequence[int],
+    global_micro_batches: Sequence[int],
     most_tensor: int,
     space: Space,
     most_micro_batch: int,
 ) -> tuple[Grid, Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]:
-    """Legal degrees of every size, and the micro-batches that make up each wave."""
+    """Legal degrees of every size, and the micro-batches that make up each global micro-batch."""
     rows: list[tuple[int, ...]] = []
     experts = _experts(model)
     apart = len(experts) > 1 and only_in_groups(space, "ep")
@@ -56,12 +56,12 @@ def stage_grid(
                 overlaps = _overlaps(tp, space)
                 rows += [(size, tp, o, *kind, ep, etp, dp) for o in overlaps for kind in kinds for ep, etp in folds]
     table = np.array(rows, dtype=np.int64).reshape(-1, 6 + len(CONTEXTS))
-    each = np.array(waves, dtype=np.int64)
+    each = np.array(global_micro_batches, dtype=np.int64)
     pick, number = (axis.ravel() for axis in np.meshgrid(np.arange(len(table)), np.arange(len(each)), indexing="ij"))
     whole = (each[number] % table[pick, -1] == 0) & (each[number] // table[pick, -1] <= most_micro_batch)
     pick, number = pick[whole], number[whole]
     size, tp, overlap, *levels, ep, etp, dp = table[pick].T
-    wave = each[number]
+    global_micro_batch = each[number]
     grid = Grid(
         tp=tp,
         overlap=overlap,
@@ -70,8 +70,8 @@ def stage_grid(
         etp=etp,
         pp=np.ones_like(tp),
         dp=dp,
-        mbs=wave // dp,
-        m=np.maximum(workload.global_batch // wave, 1),
+        mbs=global_micro_batch // dp,
+        m=np.maximum(workload.global_batch // global_micro_batch, 1),
         way=np.where(ep > 1, _way(space), 0),
     )
     legal = np.ones(grid.rows, dtype=bool)
@@ -80,7 +80,7 @@ def stage_grid(
         legal &= rule.holds(degrees)
     if space.pinned("mbs") is not None:
         legal &= np.isin(grid.mbs, np.array(space.pinned("mbs"), dtype=np.int64))
-    return grid.take(legal), size[legal], wave[legal]
+    return grid.take(legal), size[legal], global_micro_batch[legal]
 
 
 def _way(space: Space) -> int:
@@ -108,14 +108,17 @@ def _pinned(space: Space, axis: str, values: Iterable[int]) -> list[int]:
 
 
 def quickest_rows(
-    grid: Grid, devices: Int[np.ndarray, "rows"], wave: Int[np.ndarray, "rows"], layer_s: Float[np.ndarray, "rows"]
+    grid: Grid,
+    devices: Int[np.ndarray, "rows"],
+    global_micro_batch: Int[np.ndarray, "rows"],
+    layer_s: Float[np.ndarray, "rows"],
 ) -> Int[np.ndarray, "kept"]:
     """Rows whose kind of context and of overlap is the quickest of their degrees, and that are not hopelessly slow."""
-    order = np.lexsort((layer_s, grid.etp, grid.ep, grid.cp, grid.tp, wave, devices))
-    keys = np.stack([grid.etp, grid.ep, grid.cp, grid.tp, wave, devices])[:, order]
+    order = np.lexsort((layer_s, grid.etp, grid.ep, grid.cp, grid.tp, global_micro_batch, devices))
+    keys = np.stack([grid.etp, grid.ep, grid.cp, grid.tp, global_micro_batch, devices])[:, order]
     first = np.concatenate([[True], (np.diff(keys, axis=1) != 0).any(axis=0)])
     kept = order[first]
-    code = devices[kept] * (1 << 32) + wave[kept]
+    code = devices[kept] * (1 << 32) + global_micro_batch[kept]
     _, group = np.unique(code, return_inverse=True)
     best = np.full(group.max() + 1, np.inf)
     np.minimum.at(best, group, layer_s[kept])

@@ -20,17 +20,17 @@ ROUNDING = 1e-9
 class StageRun:
     """The stages of all stage sequences on one island, one row per stage sequence and one place per strategy."""
 
-    layer_s: Float[np.ndarray, "routes places"]
-    first_s: Float[np.ndarray, "routes places"]
-    last_s: Float[np.ndarray, "routes places"]
-    by_memory: Float[np.ndarray, "slots routes places"]
+    layer_s: Float[np.ndarray, "stage_sequences places"]
+    first_s: Float[np.ndarray, "stage_sequences places"]
+    last_s: Float[np.ndarray, "stage_sequences places"]
+    by_memory: Float[np.ndarray, "slots stage_sequences places"]
     """Layers that fit each stage; none behind the last one. Slots come first: sums over them take most of a search."""
-    first_fit: Float[np.ndarray, "routes places"]
-    last_fit: Float[np.ndarray, "routes places"]
+    first_fit: Float[np.ndarray, "stage_sequences places"]
+    last_fit: Float[np.ndarray, "stage_sequences places"]
     """Layers that fit the first stage and the last one."""
-    fewest: Float[np.ndarray, "routes places"]
+    fewest: Float[np.ndarray, "stage_sequences places"]
     """Layers that fit the fullest stage."""
-    chunks: Float[np.ndarray, "routes one"]
+    chunks: Float[np.ndarray, "stage_sequences one"]
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
         """The runs of some stage sequences."""
@@ -42,13 +42,13 @@ class StageRun:
         cls,
         front: StageFront,
         *,
-        size: Int[np.ndarray, "routes"],
-        wave: Int[np.ndarray, "routes"],
-        chunks: Int[np.ndarray, "routes"],
-        stages: Int[np.ndarray, "routes"],
-        behind: Int[np.ndarray, "routes"],
-        before: Int[np.ndarray, "routes"],
-        alive: Float[np.ndarray, "routes"],
+        size: Int[np.ndarray, "stage_sequences"],
+        global_micro_batch: Int[np.ndarray, "stage_sequences"],
+        chunks: Int[np.ndarray, "stage_sequences"],
+        stages: Int[np.ndarray, "stage_sequences"],
+        behind: Int[np.ndarray, "stage_sequences"],
+        before: Int[np.ndarray, "stage_sequences"],
+        alive: Float[np.ndarray, "stage_sequences"],
         first: bool,
         last: bool,
     ) -> StageRun:
@@ -57,7 +57,7 @@ class StageRun:
         Args:
             front: of the island.
             size: of a stage, by number in the front.
-            wave: likewise.
+            global_micro_batch: likewise.
             chunks: of each stage.
             stages: on the island.
             behind: stages of the pipeline on the islands that follow.
@@ -66,7 +66,7 @@ class StageRun:
             first: whether the pipeline starts here.
             last: whether it ends here.
         """
-        layer_s = front.layer_s[size, wave]
+        layer_s = front.layer_s[size, global_micro_batch]
         width = int(np.isfinite(layer_s).sum(axis=1).max(initial=1)) or 1
         layer_s = layer_s[:, :width]
         slot = np.arange(stages.max())[:, None]
@@ -75,8 +75,11 @@ class StageRun:
         v = chunks.astype(float)
         interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before) + 1) / v
         in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive)[..., None]
-        state, kept = front.state[size, wave, :width], front.kept[size, wave, :width]
-        edge_state, edge_kept = front.edge_state[size, wave, :width], front.edge_kept[size, wave, :width]
+        state, kept = front.state[size, global_micro_batch, :width], front.kept[size, global_micro_batch, :width]
+        edge_state, edge_kept = (
+            front.edge_state[size, global_micro_batch, :width],
+            front.edge_kept[size, global_micro_batch, :width],
+        )
         room = np.ones((len(slot), *layer_s.shape))
         every = np.arange(len(stages))
         if first:
@@ -94,7 +97,7 @@ class StageRun:
         np.maximum(fits, 0.0, out=fits)
         fewest = np.where(here[..., None], fits, np.inf).min(axis=0)
         fits *= here[..., None]
-        edge_s = front.edge_s[size, wave, :width]
+        edge_s = front.edge_s[size, global_micro_batch, :width]
         nothing = np.zeros_like(layer_s)
         return cls(
             layer_s=layer_s,
@@ -107,7 +110,7 @@ class StageRun:
             chunks=v[:, None],
         )
 
-    def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
+    def held(self, pace_s: Float[np.ndarray, "stage_sequences"]) -> Float[np.ndarray, "stage_sequences places"]:
         """Layers that all stages together hold within a pace."""
         v, chunk_s = self.chunks, pace_s[:, None] / self.chunks
         each = np.floor(chunk_s / self.layer_s + ROUNDING)

@@ -2,7 +2,7 @@
 it can be.
 
     a stage sequence   islands in an order, s_g equal stages of d_g devices on each, which may be less than the island
-                       has, one strategy per island, a wave, v chunks per stage
+                       has, one strategy per island, a global micro-batch, v chunks per stage
     its pace           the least tau for which the layers that all stages can hold within tau and their memory suffice
     its step           (m + (S - 1) / v) tau
 
@@ -44,22 +44,22 @@ SLOTS = (4, 10, 24)
 class StageSequences:
     """One row per stage sequence through the same islands in the same order."""
 
-    block: Int[np.ndarray, "routes"]
+    block: Int[np.ndarray, "stage_sequences"]
     """Which of the uses of the islands it is."""
-    stages: Int[np.ndarray, "routes islands"]
-    devices: Int[np.ndarray, "routes islands"]
+    stages: Int[np.ndarray, "stage_sequences islands"]
+    devices: Int[np.ndarray, "stage_sequences islands"]
     """Devices of a stage."""
-    wave: Int[np.ndarray, "routes"]
-    pace_s: Float[np.ndarray, "routes"]
+    global_micro_batch: Int[np.ndarray, "stage_sequences"]
+    pace_s: Float[np.ndarray, "stage_sequences"]
     """Seconds of the slowest stage, per micro-batch."""
-    row: Int[np.ndarray, "routes islands"]
+    row: Int[np.ndarray, "stage_sequences islands"]
     """Row of each island's options."""
-    chunks: Int[np.ndarray, "routes"]
+    chunks: Int[np.ndarray, "stage_sequences"]
     """Chunks per stage: 1 for 1F1B, more for interleaved 1F1B."""
-    step_s: Float[np.ndarray, "routes"]
+    step_s: Float[np.ndarray, "stage_sequences"]
 
     def __len__(self) -> int:
-        return len(self.wave)
+        return len(self.global_micro_batch)
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageSequences:
         """Some of them."""
@@ -75,7 +75,7 @@ class SequencePicks:
     size: Int[np.ndarray, "picks islands"]
     """Which size of a stage it has on each island."""
     stages: Int[np.ndarray, "picks islands"]
-    wave: Int[np.ndarray, "picks"]
+    global_micro_batch: Int[np.ndarray, "picks"]
     chunks: Int[np.ndarray, "picks"]
     micro_batches: Float[np.ndarray, "picks"]
     """Micro-batches of a step, for which sequences are compared."""
@@ -85,7 +85,7 @@ class SequencePicks:
     """Stage sequences that were bounded, before the least bounds were taken."""
 
     def __len__(self) -> int:
-        return len(self.wave)
+        return len(self.global_micro_batch)
 
     def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int] | None = None) -> SequencePicks:
         """Some of them, through the islands in this order."""
@@ -94,7 +94,7 @@ class SequencePicks:
             block=self.block[index],
             size=self.size[index][:, along],
             stages=self.stages[index][:, along],
-            wave=self.wave[index],
+            global_micro_batch=self.global_micro_batch[index],
             chunks=self.chunks[index],
             micro_batches=self.micro_batches[index],
             least_s=self.least_s[index],
@@ -104,7 +104,7 @@ class SequencePicks:
 
 def joined_picks(picks: Sequence[SequencePicks]) -> SequencePicks:
     """Picks of several uses of the same islands, numbered in this order."""
-    names = ("size", "stages", "wave", "chunks", "micro_batches", "least_s")
+    names = ("size", "stages", "global_micro_batch", "chunks", "micro_batches", "least_s")
     return SequencePicks(
         block=np.repeat(np.arange(len(picks)), [len(one) for one in picks]),
         bounded=sum(one.bounded for one in picks),
@@ -117,7 +117,7 @@ def promising(
     devices: Sequence[int],
     *,
     layers: float,
-    micro_batches: Float[np.ndarray, "waves"],
+    micro_batches: Float[np.ndarray, "global_micro_batches"],
     stage_counts: Sequence[int] | None = None,
     chunk_counts: Sequence[int] = (1,),
     bisected: int,
@@ -129,7 +129,7 @@ def promising(
         fronts: of the islands.
         devices: that the pipeline takes of each.
         layers: of the model.
-        micro_batches: of a step at each wave.
+        micro_batches: of a step at each global micro-batch.
         stage_counts: allowed numbers of stages in all, any by default.
         chunk_counts: allowed numbers of chunks of a stage.
         bisected: how many at most, of 1F1B and of its interleaved form.
@@ -143,7 +143,9 @@ def promising(
         return None
     with np.errstate(divide="ignore"):
         each = [1.0 / front.quickest_s[size[:, g]] for g, front in enumerate(fronts)]
-    rate = sum(stages[:, g, None] * own for g, own in enumerate(each))  # layers per second, stage sequences x waves
+    rate = sum(
+        stages[:, g, None] * own for g, own in enumerate(each)
+    )  # layers per second, stage sequences x global micro-batches
     most = sum(stages[:, g, None] * front.most_layers[size[:, g]] for g, front in enumerate(fronts))
     usable = np.all([own > 0 for own in each], axis=0) & (most >= layers)
     total = stages.sum(axis=1)
@@ -153,22 +155,22 @@ def promising(
     picked, bounded = least_bounds(pace_s, micro_batches, total, v, layers=layers, most=bisected)
     if not picked.shape[1]:
         return None
-    which, wave, chunk = picked
+    which, global_micro_batch, chunk = picked
     return SequencePicks(
         block=np.zeros(len(which), dtype=np.int64),
         size=size[which],
         stages=stages[which],
-        wave=wave,
+        global_micro_batch=global_micro_batch,
         chunks=v[chunk],
-        micro_batches=micro_batches[wave],
-        least_s=pace_s[which, wave],
+        micro_batches=micro_batches[global_micro_batch],
+        least_s=pace_s[which, global_micro_batch],
         bounded=bounded,
     )
 
 
 def least_bounds(
-    pace_s: Float[np.ndarray, "tuples waves"],
-    micro_batches: Float[np.ndarray, "waves"],
+    pace_s: Float[np.ndarray, "tuples global_micro_batches"],
+    micro_batches: Float[np.ndarray, "global_micro_batches"],
     stages: Int[np.ndarray, "tuples"],
     chunks: Int[np.ndarray, "chunks"],
     *,
@@ -181,7 +183,7 @@ def least_bounds(
 
     Args:
         pace_s: of the slowest stage, per micro-batch.
-        micro_batches: of a step at each wave.
+        micro_batches: of a step at each global micro-batch.
         stages: of the whole pipeline.
         chunks: of a stage, each number that is tried.
         layers: of the model.
@@ -197,7 +199,9 @@ def least_bounds(
     return np.concatenate(each, axis=1), int(np.isfinite(bound_s).sum())
 
 
-def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:
+def _least(
+    values: Float[np.ndarray, "tuples global_micro_batches chunks"], most: int
+) -> Int[np.ndarray, "axes picked"]:
     """Where the smallest finite values stand, the least first."""
     flat = values.ravel()
     known = np.flatnonzero(np.isfinite(flat))
@@ -233,7 +237,7 @@ def _stage_counts(
 
 def paced(
     fronts: Sequence[StageFront], picks: SequencePicks, *, layers: float, refined: int, halvings: int = MORE_HALVINGS
-) -> tuple[StageSequences, Int[np.ndarray, "routes"]]:
+) -> tuple[StageSequences, Int[np.ndarray, "stage_sequences"]]:
     """The pace of every stage sequence, and the strategies that reach it.
 
     Args:
@@ -266,7 +270,7 @@ def _paced(
     layers: float,
     refined: int,
     halvings: int,
-) -> tuple[StageSequences, Int[np.ndarray, "routes"]]:
+) -> tuple[StageSequences, Int[np.ndarray, "stage_sequences"]]:
     """The same for stage sequences of about as many stages, whose tables have one width."""
     blocks = _blocks(fronts, picks)
     steps = picks.micro_batches + (picks.stages.sum(axis=1) - 1) / picks.chunks
@@ -290,9 +294,11 @@ def _paced(
         block=picks.block,
         stages=picks.stages,
         devices=np.stack([front.sizes[picks.size[:, g]] for g, front in enumerate(fronts)], axis=1),
-        wave=fronts[0].waves[picks.wave],
+        global_micro_batch=fronts[0].global_micro_batches[picks.global_micro_batch],
         pace_s=high,
-        row=np.stack([front.row[picks.size[:, g], picks.wave, place[g]] for g, front in enumerate(fronts)], axis=1),
+        row=np.stack(
+            [front.row[picks.size[:, g], picks.global_micro_batch, place[g]] for g, front in enumerate(fronts)], axis=1
+        ),
         chunks=picks.chunks,
         step_s=high * steps[kept],
     )
@@ -309,19 +315,19 @@ def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: SequencePicks, mos
 
 
 def _enough(
-    blocks: Sequence[StageRun], pace_s: Float[np.ndarray, "routes"], layers: float
-) -> Bool[np.ndarray, "routes"]:
+    blocks: Sequence[StageRun], pace_s: Float[np.ndarray, "stage_sequences"], layers: float
+) -> Bool[np.ndarray, "stage_sequences"]:
     """Whether the stages of each stage sequence hold all layers within its pace."""
     return np.asarray(sum(block.held(pace_s).max(axis=1) for block in blocks) >= layers)
 
 
 def _halved(
     blocks: Sequence[StageRun],
-    low: Float[np.ndarray, "routes"],
-    high: Float[np.ndarray, "routes"],
+    low: Float[np.ndarray, "stage_sequences"],
+    high: Float[np.ndarray, "stage_sequences"],
     layers: float,
     times: int,
-) -> tuple[Float[np.ndarray, "routes"], Float[np.ndarray, "routes"]]:
+) -> tuple[Float[np.ndarray, "stage_sequences"], Float[np.ndarray, "stage_sequences"]]:
     for _ in range(times):
         middle = (low + high) / 2
         good = _enough(blocks, middle, layers)
@@ -340,7 +346,7 @@ def _blocks(fronts: Sequence[StageFront], picks: SequencePicks) -> list[StageRun
         StageRun.of(
             front,
             size=picks.size[:, g],
-            wave=picks.wave,
+            global_micro_batch=picks.global_micro_batch,
             chunks=picks.chunks,
             stages=stages[:, g],
             behind=behind[:, g],

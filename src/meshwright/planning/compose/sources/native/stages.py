@@ -60,7 +60,7 @@ class StageOptions:
     grid: Grid
     devices: Int[np.ndarray, "rows"]
     """Devices of the stage: tp x cp x dp."""
-    wave: Int[np.ndarray, "rows"]
+    global_micro_batch: Int[np.ndarray, "rows"]
     """Sequences of one micro-batch over all data ranks, which every stage of a pipeline shares."""
     choice: Int[np.ndarray, "rows"]
     shardings: tuple[Sharding, ...]
@@ -118,7 +118,7 @@ class StageOptions:
             row,
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]),
-            gbs=int(self.wave[row]),
+            gbs=int(self.global_micro_batch[row]),
             **recompute_fields(self.selective if word == "sel" else word),
             recompute_layers=again if again < layers else 0,
         )
@@ -136,7 +136,7 @@ def stage_options(
     hardware: Sequence[Hardware],
     *,
     sizes: Sequence[int],
-    waves: Sequence[int],
+    global_micro_batches: Sequence[int],
     most_tensor: int,
     space: Space,
     layers_per_device: float,
@@ -149,7 +149,7 @@ def stage_options(
         workload: the step.
         hardware: of each island.
         sizes: devices of a stage.
-        waves: sequences of a micro-batch over all data ranks.
+        global_micro_batches: sequences of a micro-batch over all data ranks.
         most_tensor: devices that tensor parallelism may span: one node's.
         space: pinned axes.
         layers_per_device: of a usual stage, for what a step waits for around its pipeline.
@@ -159,7 +159,9 @@ def stage_options(
         The rows on each island, dominated ones left in, without strategies that are slow on all islands together;
         nothing where no degrees are legal.
     """
-    grid, devices, wave = stage_grid(model, workload, sizes, waves, most_tensor, space, most_micro_batch)
+    grid, devices, global_micro_batch = stage_grid(
+        model, workload, sizes, global_micro_batches, most_tensor, space, most_micro_batch
+    )
     if not grid.rows:
         return []
     selective = _selective(model, workload, space)
@@ -168,14 +170,25 @@ def stage_options(
     every = [item_costs(items, columns, model, one, workload) for one in hardware]
     kinds = len(mix)
     layer_s = [costs.forward_s[:, :kinds] @ mix + costs.backward_s[:, :kinds] @ mix for costs in every]
-    kept = quickest_rows(grid, devices, wave, np.sum(layer_s, axis=0))
-    grid, devices, wave = grid.take(kept), devices[kept], wave[kept]
+    kept = quickest_rows(grid, devices, global_micro_batch, np.sum(layer_s, axis=0))
+    grid, devices, global_micro_batch = grid.take(kept), devices[kept], global_micro_batch[kept]
     choices = shardings_tried(grid, space)
     found = []
     for one, costs in zip(hardware, (costs.take(kept) for costs in every), strict=True):
         pieces = [
             _sharded(
-                model, workload, one, grid, devices, wave, costs, items, choice, number, layers_per_device, selective
+                model,
+                workload,
+                one,
+                grid,
+                devices,
+                global_micro_batch,
+                costs,
+                items,
+                choice,
+                number,
+                layers_per_device,
+                selective,
             )
             for number, choice in enumerate(choices)
         ]
@@ -221,7 +234,7 @@ def _sharded(
     hardware: Hardware,
     grid: Grid,
     devices: Int[np.ndarray, "rows"],
-    wave: Int[np.ndarray, "rows"],
+    global_micro_batch: Int[np.ndarray, "rows"],
     costs: ItemCosts,
     items: tuple[Item, ...],
     choice: Sharding,
@@ -239,7 +252,12 @@ def _sharded(
     rows = np.flatnonzero(legal)
     if not len(rows):
         return None
-    grid, devices, wave, costs = grid.take(rows), devices[rows], wave[rows], costs.take(rows)
+    grid, devices, global_micro_batch, costs = (
+        grid.take(rows),
+        devices[rows],
+        global_micro_batch[rows],
+        costs.take(rows),
+    )
     columns = grid.strategies(workload)
     every = np.arange(grid.rows)
     sharding = ShardingTable.of(grid, (choice,), hardware.software.whole_gradients).take(np.zeros_like(every), every)
@@ -307,7 +325,7 @@ def _sharded(
             StageOptions(
                 grid=grid,
                 devices=devices,
-                wave=wave,
+                global_micro_batch=global_micro_batch,
                 choice=np.full(grid.rows, number),
                 shardings=(),
                 selective=selective,

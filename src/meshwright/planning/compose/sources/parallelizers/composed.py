@@ -57,7 +57,7 @@ SliceSet = PipelineSet[SlicePipeline]
 class SliceEffort:
     """How much is asked; more takes longer and never finds worse."""
 
-    waves: int = 6
+    global_micro_batches: int = 6
     """Sequences of a micro-batch that are tried: divisors of the batch, evenly spread."""
     lengths: int = 12
     """Parts into which the layers are cut before the best pipeline sets are refined."""
@@ -78,12 +78,12 @@ class SliceEffort:
     @property
     def of_equal(self) -> SliceEffort:
         """Where all devices are equal: so are stages, but for their layers."""
-        return replace(self, waves=12, lengths=8, uneven_devices=0)
+        return replace(self, global_micro_batches=12, lengths=8, uneven_devices=0)
 
     @property
     def of_slow(self) -> SliceEffort:
         """The effort for parallelizers that take seconds for a slice."""
-        return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
+        return replace(self, global_micro_batches=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class SliceComposer:
 
     questions: Questions
     effort: SliceEffort
-    waves: tuple[int, ...] = ()
+    global_micro_batches: tuple[int, ...] = ()
     """Instead of those that the effort spreads."""
     _pipelines: dict[object, list[SlicePipeline]] = field(default_factory=dict)
     _sets: dict[object, list[SliceSet]] = field(default_factory=dict)
@@ -104,7 +104,11 @@ class SliceComposer:
 
     def weighed(self, weights: Mapping[str, float]) -> SliceComposer:
         """A composer that asks some of the parallelizers, whose seconds count by weights; see `Questions.weighed`."""
-        return SliceComposer(questions=self.questions.weighed(weights), effort=self.effort, waves=self.waves)
+        return SliceComposer(
+            questions=self.questions.weighed(weights),
+            effort=self.effort,
+            global_micro_batches=self.global_micro_batches,
+        )
 
     def skips(self) -> list[str]:
         """What parallelizers did not answer, or answered and was not taken."""
@@ -135,7 +139,7 @@ class SliceComposer:
         if len(self.questions.cluster.groups) > 1:
             return []
         (part,) = parts
-        found = list(equal_pipelines(self.questions, part, self._waves(), self.effort.stages))
+        found = list(equal_pipelines(self.questions, part, self._global_micro_batches(), self.effort.stages))
         self.counts["pipelines of equal stages"] += len(found)
         return found
 
@@ -188,16 +192,23 @@ class SliceComposer:
                 near=self.effort.near,
                 most_stages=min(layers, self.effort.stages * len(parts)),
             )
-            self._pipelines[key] = self._quickest(allowed, _orders(parts, self.questions.cluster), self._waves())
+            self._pipelines[key] = self._quickest(
+                allowed, _orders(parts, self.questions.cluster), self._global_micro_batches()
+            )
         return self._pipelines[key]
 
     def _quickest(
-        self, allowed: Allowed, orders: Sequence[Sequence[IslandPart]], waves: Sequence[int]
+        self, allowed: Allowed, orders: Sequence[Sequence[IslandPart]], global_micro_batches: Sequence[int]
     ) -> list[SlicePipeline]:
         search = SlicePipelines(questions=self.questions, allowed=allowed, prune=self.effort.prune)
-        found = [pipeline for wave in waves for order in orders for pipeline in search.through(order, wave)]
+        found = [
+            pipeline
+            for global_micro_batch in global_micro_batches
+            for order in orders
+            for pipeline in search.through(order, global_micro_batch)
+        ]
         self.counts["pipelines"] += len(found)
-        return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.wave))
+        return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.global_micro_batch))
 
     def _refined(self, one_set: SliceSet) -> Iterator[SliceSet]:
         """The pipeline set with the layers of its pipelines cut anywhere near where the grid has cut them."""
@@ -207,7 +218,7 @@ class SliceComposer:
             return
         choices = []
         for pipeline in one_set.pipelines:
-            stages, wave = pipeline.stages, pipeline.wave
+            stages, global_micro_batch = pipeline.stages, pipeline.global_micro_batch
             order = [
                 IslandPart(group, sum(stage.devices for stage in same))
                 for group, same in itertools.groupby(stages, key=lambda stage: stage.group)
@@ -220,7 +231,9 @@ class SliceComposer:
                 near=self.effort.near,
                 most_stages=len(stages),
             )
-            choices.append(self._quickest(allowed, [order], [wave])[: 16 if len(one_set.pipelines) == 1 else 4])
+            choices.append(
+                self._quickest(allowed, [order], [global_micro_batch])[: 16 if len(one_set.pipelines) == 1 else 4]
+            )
         yield from (made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None)
 
     def _sizes(self, group: NodeGroup) -> tuple[int, ...]:
@@ -235,16 +248,16 @@ class SliceComposer:
             every = tiling[-self.effort.sizes :]
         return tuple(every)
 
-    def _waves(self) -> tuple[int, ...]:
+    def _global_micro_batches(self) -> tuple[int, ...]:
         """Micro-batches that are tried."""
-        if self.waves:
-            return self.waves
+        if self.global_micro_batches:
+            return self.global_micro_batches
         batch, devices = self.questions.workload.global_batch, self.questions.cluster.devices
         most = 4 * devices if len(self.questions.cluster.groups) > 1 else MOST_A_DEVICE * devices
         every = np.array([d for d in divisors(batch) if d <= most])
-        if len(every) <= self.effort.waves:
+        if len(every) <= self.effort.global_micro_batches:
             return tuple(every.tolist())
-        wanted = np.geomspace(max(1, devices // 16), min(most, batch), self.effort.waves)
+        wanted = np.geomspace(max(1, devices // 16), min(most, batch), self.effort.global_micro_batches)
         near = np.abs(np.log(every[:, None] / wanted)).argmin(axis=0)
         return tuple(int(every[n]) for n in np.unique(near))
 
@@ -283,8 +296,8 @@ def slice_composer(
         space=space or Space(),
         prune=(effort or usual).prune,
     )
-    waves = tuple(size for size in micro_batches if workload.global_batch % size == 0)
-    return SliceComposer(questions=questions, effort=effort or usual, waves=waves)
+    global_micro_batches = tuple(size for size in micro_batches if workload.global_batch % size == 0)
+    return SliceComposer(questions=questions, effort=effort or usual, global_micro_batches=global_micro_batches)
 
 
 def _orders(parts: Sequence[IslandPart], cluster: ClusterSpec) -> list[tuple[IslandPart, ...]]:
@@ -299,7 +312,11 @@ def _distinct(sets: Sequence[SliceSet]) -> list[SliceSet]:
     seen: dict[object, SliceSet] = {}
     for one_set in sets:
         outline = tuple(
-            (share, p.wave, tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages))
+            (
+                share,
+                p.global_micro_batch,
+                tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages),
+            )
             for p, share in zip(one_set.pipelines, one_set.shares, strict=True)
         )
         seen.setdefault(outline, one_set)

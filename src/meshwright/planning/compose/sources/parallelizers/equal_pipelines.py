@@ -26,14 +26,14 @@ MOST_ALIKE = 12
 
 
 def equal_pipelines(
-    questions: Questions, part: IslandPart, waves: Sequence[int], most_stages: int
+    questions: Questions, part: IslandPart, global_micro_batches: Sequence[int], most_stages: int
 ) -> Iterator[PipelineSet[SlicePipeline]]:
     """One pipeline over all devices of each number of stages, micro-batch and strategy, layers divided by their weight.
 
     Args:
         questions: to the parallelizers; what they said before is known.
         part: devices of one group.
-        waves: sequences of a micro-batch over all data ranks; those that do not divide the batch are passed over.
+        global_micro_batches: sequences of a micro-batch over all data ranks; only those that divide the batch count.
         most_stages: of a pipeline.
     """
     batch, layers = questions.workload.global_batch, questions.model.num_layers
@@ -44,18 +44,22 @@ def equal_pipelines(
         if (wanted := questions.space.pinned("pp")) is not None and count not in wanted:
             continue
         bounds = list(accumulate(layout.split(count), initial=0))
-        for wave in waves:
-            if batch % wave == 0:
-                found = _of_each_strategy(questions, part, bounds, wave)
-                alike = nsmallest(MOST_ALIKE, found, key=lambda one: one.step_s(batch // wave))
+        for global_micro_batch in global_micro_batches:
+            if batch % global_micro_batch == 0:
+                found = _of_each_strategy(questions, part, bounds, global_micro_batch)
+                alike = nsmallest(MOST_ALIKE, found, key=lambda one: one.step_s(batch // global_micro_batch))
                 yield from (
-                    PipelineSet(pipelines=(one,), shares=(batch // wave,), step_s=one.step_s(batch // wave))
+                    PipelineSet(
+                        pipelines=(one,),
+                        shares=(batch // global_micro_batch,),
+                        step_s=one.step_s(batch // global_micro_batch),
+                    )
                     for one in alike
                 )
 
 
 def _of_each_strategy(
-    questions: Questions, part: IslandPart, bounds: Sequence[int], wave: int
+    questions: Questions, part: IslandPart, bounds: Sequence[int], global_micro_batch: int
 ) -> Iterator[SlicePipeline]:
     """A pipeline of each answer to the first slice that is answered of all others, too, and fits by what is claimed."""
     count = len(bounds) - 1
@@ -63,8 +67,8 @@ def _of_each_strategy(
     room = questions.cluster.groups[part.group].device.memory_bytes * (1.0 - TIGHT_SHARE)
     answered: list[dict[object, PartialAnswer]] = []
     for place, (first, end) in enumerate(pairwise(bounds)):
-        kept = min(count - place, batch // wave)
-        answers = questions.everything(first, end, part.group, size, wave)
+        kept = min(count - place, batch // global_micro_batch)
+        answers = questions.everything(first, end, part.group, size, global_micro_batch)
         fitting = (a for a in answers if a.plan.devices == size)
         answered.append(
             {
@@ -87,7 +91,7 @@ def _of_each_strategy(
                 )
                 for (first, end), answer in zip(pairwise(bounds), chosen, strict=True)
             )
-            yield piped(stages, wave, questions)
+            yield piped(stages, global_micro_batch, questions)
 
 
 def _alike(answer: PartialAnswer) -> object:

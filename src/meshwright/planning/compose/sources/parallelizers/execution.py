@@ -39,4 +39,6 @@ def _pipeline(pipeline: SlicePipeline, micro_batches: int, free: dict[int, int],
         workers.insert(0, builder.worker(free[stage.group], plan.devices, [held], len(stages)))
     leading = stages[0].plan
     ranks = leading.strategies[leading.runs[0].strategy].dp
-    return Pipeline(micro_batch=pipeline.wave // ranks, num_micro_batches=micro_batches, workers=tuple(workers))
+    return Pipeline(
+        micro_batch=pipeline.global_micro_batch // ranks, num_micro_batches=micro_batches, workers=tuple(workers)
+    )

@@ -157,9 +157,19 @@ def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> 
 
     class Engine(module.GalvatronSearchEngine):  # type: ignore[misc]
         def dynamic_programming(
-            self, strategies: Any, batch: Any, chunk: Any, waves: Any, stages: Any, min_tp: int, max_tp: int, *more: Any
+            self,
+            strategies: Any,
+            batch: Any,
+            chunk: Any,
+            global_micro_batches: Any,
+            stages: Any,
+            min_tp: int,
+            max_tp: int,
+            *more: Any,
         ) -> dict[str, Any]:
-            result = super().dynamic_programming(strategies, batch, chunk, waves, stages, min_tp, max_tp, *more)
+            result = super().dynamic_programming(
+                strategies, batch, chunk, global_micro_batches, stages, min_tp, max_tp, *more
+            )
             # The memory of a strategy depends on the tensor degrees that the engine allowed beside it.
             return {**result, "tensor_limits": (min_tp, max_tp)}
 
@@ -185,7 +195,7 @@ def priced_answer(
     module: Any, engine: Any, asked: dict[str, Any], chosen: list[Any], whole_s: float, limits: dict[str, int]
 ) -> dict[str, Any]:
     """Times and bytes of the chosen strategies by Galvatron's own cost models, under the limits it chose them with."""
-    wave = asked["micro_batch"]
+    global_micro_batch = asked["micro_batch"]
     models = {
         "model_args": engine.model_args_list[0],
         "train_args": engine.train_args_list[0],
@@ -195,8 +205,8 @@ def priced_answer(
     forward_s = backward_s = sync_s = state_mib = kept_mib = 0.0
     for strategy in chosen:
         hardware = {"profile_hardware_args": engine.profile_hardware_args_list[0]}
-        alone = module.TimeCostModel(strategy, wave, no_comm=True, **models, **hardware)
-        with_s = module.TimeCostModel(strategy, wave, **models, **hardware).gen_result()
+        alone = module.TimeCostModel(strategy, global_micro_batch, no_comm=True, **models, **hardware)
+        with_s = module.TimeCostModel(strategy, global_micro_batch, **models, **hardware).gen_result()
         alone_s = alone.gen_result()
         # Of what tensor ranks send, a third or a half is in forward: 2 of 6 with recompute, 2 of 4 without.
         share = 1 / 3 if strategy[-1].get("cpt") else 1 / 2
@@ -204,7 +214,7 @@ def priced_answer(
         forward_s += once_s
         backward_s += alone_s - once_s
         sync_s += with_s - alone_s
-        memory = module.MemoryCostModel(strategy, wave, mbsz=wave, **limits, **models)
+        memory = module.MemoryCostModel(strategy, global_micro_batch, mbsz=global_micro_batch, **limits, **models)
         state_mib += memory.model_states_size
         kept_mib += memory.activation_size
     rest_s = max(0.0, whole_s - forward_s - backward_s - sync_s)
@@ -216,7 +226,7 @@ def priced_answer(
         "backward_s": backward_s + rest_s * 2 / 3,
         "sync_s": max(0.0, sync_s),
         "state_bytes": state_mib * MIB + 16 * edges["parameters"] / tp,
-        "activation_bytes": kept_mib * MIB + edges["kept_bytes"] * wave / (tp * dp),
+        "activation_bytes": kept_mib * MIB + edges["kept_bytes"] * global_micro_batch / (tp * dp),
     }
 
 

@@ -85,7 +85,7 @@ class Native:
                 workload,
                 [hardware_of(group, workload)],
                 sizes=[island.devices],
-                waves=[micro_batch],
+                global_micro_batches=[micro_batch],
                 most_tensor=max(group.devices_per_node, group.domains[0].size),
                 space=self.space,
                 layers_per_device=usual / island.devices,

@@ -26,7 +26,7 @@ AXES: Mapping[str, Reader] = {
     "ep": lambda strategy, _: (strategy.expert.ep,),
     "etp": lambda strategy, _: (strategy.expert.etp,),
     "dp": lambda strategy, _: (strategy.dp,),
-    "mbs": lambda strategy, wave: (wave // strategy.dp,),
+    "mbs": lambda strategy, global_micro_batch: (global_micro_batch // strategy.dp,),
     "sharding": _sharding,
     "recompute": lambda strategy, _: RECOMPUTE.get(strategy.recompute.kind, (strategy.recompute.kind,)),
 }

@@ -60,7 +60,7 @@ class SlicePipeline:
     """A pipeline of partial plans."""
 
     stages: tuple[PlannedStage, ...]
-    wave: int
+    global_micro_batch: int
     """Sequences of a micro-batch over all data ranks of a stage."""
     hops_s: tuple[float, ...]
     """Seconds of one transfer from each stage to the next."""
@@ -166,17 +166,17 @@ class SlicePipelines:
         """Shared with the questions."""
         return self.questions.counts
 
-    def through(self, islands: Sequence[IslandPart], wave: int) -> list[SlicePipeline]:
+    def through(self, islands: Sequence[IslandPart], global_micro_batch: int) -> list[SlicePipeline]:
         """All undominated pipelines that use every one of these islands, in this order.
 
         Args:
             islands: at most one of each group.
-            wave: sequences of a micro-batch.
+            global_micro_batch: sequences of a micro-batch.
         """
         whole: Front = []
         level: dict[_Place, Front] = {}
         for at in self._starts(islands):
-            self._grow(islands, wave, at, None, 1, level)
+            self._grow(islands, global_micro_batch, at, None, 1, level)
         stages = 1
         while level:
             if self._counted(stages):
@@ -190,13 +190,13 @@ class SlicePipelines:
                     continue
                 kept = self._hopeful(front, whole)
                 for at in self._before(islands, place) if kept else ():
-                    self._grow(islands, wave, at, (place, kept), stages, ahead)
+                    self._grow(islands, global_micro_batch, at, (place, kept), stages, ahead)
             level = ahead
         return [
             SlicePipeline(
                 stages=tuple(link.stage for link in _links(chain)),
                 hops_s=tuple(link.hop_s for link in _links(chain))[:-1],
-                wave=wave,
+                global_micro_batch=global_micro_batch,
                 fill_s=cost[0],
                 period_s=cost[1],
                 sync_s=cost[2],
@@ -236,7 +236,7 @@ class SlicePipelines:
     def _grow(
         self,
         islands: Sequence[IslandPart],
-        wave: int,
+        global_micro_batch: int,
         at: tuple[int, int, int],
         behind: tuple[_Place, Front] | None,
         stages: int,
@@ -249,9 +249,13 @@ class SlicePipelines:
         for first in self._firsts(islands, group, size, end):
             if first == 0 and number:
                 continue  # islands in front of it would hold nothing
-            for answer in self._fitting(first, end, group, size, wave, stages):
+            for answer in self._fitting(first, end, group, size, global_micro_batch, stages):
                 plan = answer.plan
-                link_s = self._hop_s(group, plan, islands[behind[0].island].group, behind[0], wave) if behind else 0.0
+                link_s = (
+                    self._hop_s(group, plan, islands[behind[0].island].group, behind[0], global_micro_batch)
+                    if behind
+                    else 0.0
+                )
                 stage = PlannedStage(
                     group=group,
                     first=first,
@@ -282,12 +286,14 @@ class SlicePipelines:
             else:
                 self.counts["slices: far from their devices' share of the peak"] += 1
 
-    def _fitting(self, first: int, end: int, group: int, size: int, wave: int, stages: int) -> list[PartialAnswer]:
+    def _fitting(
+        self, first: int, end: int, group: int, size: int, global_micro_batch: int, stages: int
+    ) -> list[PartialAnswer]:
         """Answers that fit with so many micro-batches in flight, none of which another beats in time."""
-        kept = min(stages, max(1, self.questions.workload.global_batch // wave))
-        key = (first, end, group, size, wave, kept)
+        kept = min(stages, max(1, self.questions.workload.global_batch // global_micro_batch))
+        key = (first, end, group, size, global_micro_batch, kept)
         if key not in self._known:
-            every = self.questions.answers(first, end, group, size, wave)
+            every = self.questions.answers(first, end, group, size, global_micro_batch)
             room = self.questions.cluster.groups[group].device.memory_bytes * (1.0 - TIGHT_SHARE)
             fitting = [a for a in every if a.plan.state_bytes + kept * a.plan.activation_bytes <= room]
             self.counts["partial plans: too large at their place"] += len(every) - len(fitting)
@@ -303,9 +309,9 @@ class SlicePipelines:
         self.counts["partial plans: slower at their place"] += len(fitting) - len(found)
         return found
 
-    def _hop_s(self, group: int, plan: PartialPlan, next_group: int, behind: _Place, wave: int) -> float:
+    def _hop_s(self, group: int, plan: PartialPlan, next_group: int, behind: _Place, global_micro_batch: int) -> float:
         """One boundary tensor: each device of the smaller side sends its part."""
-        return boundary_s(self.questions, (group, plan.devices), (next_group, behind.devices), wave)
+        return boundary_s(self.questions, (group, plan.devices), (next_group, behind.devices), global_micro_batch)
 
     def _keep(self, front: Front, cost: Cost, chain: _Chain) -> None:
         """Put a beginning where nothing beats it."""
@@ -336,37 +342,45 @@ class SlicePipelines:
         return kept
 
 
-def boundary_s(questions: Questions, here: tuple[int, int], there: tuple[int, int], wave: int) -> float:
+def boundary_s(questions: Questions, here: tuple[int, int], there: tuple[int, int], global_micro_batch: int) -> float:
     """Seconds of one boundary tensor: each device of the smaller side sends its part.
 
     Args:
         questions: whose model, cluster and step.
         here: group and devices of a stage.
         there: of the next.
-        wave: sequences of a micro-batch.
+        global_micro_batch: sequences of a micro-batch.
     """
-    part = wave * questions.workload.seq_len / min(here[1], there[1]) * questions.model.hidden
+    part = global_micro_batch * questions.workload.seq_len / min(here[1], there[1]) * questions.model.hidden
     width = questions.workload.precision.bytes_of("activations")
     return hop_s(part * width, link_between(questions.cluster, here[0], there[0]))
 
 
-def piped(stages: tuple[PlannedStage, ...], wave: int, questions: Questions) -> SlicePipeline:
+def piped(stages: tuple[PlannedStage, ...], global_micro_batch: int, questions: Questions) -> SlicePipeline:
     """A pipeline of stages that are chosen already, timed as those that are searched for.
 
     Args:
         stages: the first in front.
-        wave: sequences of a micro-batch.
+        global_micro_batch: sequences of a micro-batch.
         questions: whose model, cluster and step, and by which weights the seconds of parallelizers count.
     """
     hops_s = tuple(
-        boundary_s(questions, (a.group, a.plan.devices), (b.group, b.plan.devices), wave) for a, b in pairwise(stages)
+        boundary_s(questions, (a.group, a.plan.devices), (b.group, b.plan.devices), global_micro_batch)
+        for a, b in pairwise(stages)
     )
     cost: Cost = (0.0, 0.0, 0.0)
     for number, (stage, hop) in enumerate(reversed(list(zip(stages, (*hops_s, 0.0), strict=True))), start=1):
         weight = questions.weights.get(stage.parallelizer, 1.0)
         cost = _joined(cost, weight * stage.micro_batch_s, stage.plan.sync_s, hop, number)
     fill_s, period_s, sync_s = cost
-    return SlicePipeline(stages=stages, wave=wave, hops_s=hops_s, fill_s=fill_s, period_s=period_s, sync_s=sync_s)
+    return SlicePipeline(
+        stages=stages,
+        global_micro_batch=global_micro_batch,
+        hops_s=hops_s,
+        fill_s=fill_s,
+        period_s=period_s,
+        sync_s=sync_s,
+    )
 
 
 def _joined(behind: Cost, busy_s: float, sync_s: float, hop: float, stages: int) -> Cost:
