@@ -329,7 +329,7 @@ def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
     other = check("llama-3.1-8b", cluster="8xA100-80", source=script, search=False)
     assert [v.what for v in other.violations] == ["the script's model is Qwen/Qwen3-8B"]
     script.write_text(script.read_text().replace("Qwen/Qwen3-8B", "acme/their-own"))
-    assert check(script, cluster="8xA100-80").violations[0].what == "the model is not at hand: acme/their-own"
+    assert check(script, cluster="8xA100-80").violations[0].what == "the model is not available: acme/their-own"
 
 
 TRAINER = (
@@ -467,7 +467,7 @@ def test_a_model_is_known_by_the_end_of_its_path(tmp_path: Path, path: str, mode
     )
     report = check(script, cluster="8xA100-80", search=False)
     if model is None:
-        assert f"the model is not at hand: {path}" in [v.what for v in report.violations]
+        assert f"the model is not available: {path}" in [v.what for v in report.violations]
     else:
         assert report.inputs is not None
         assert report.inputs.model.name == model

@@ -68,7 +68,7 @@ class Folder:
         return TARGETS[self.target].edited(file, self.texts[file])
 
     def wrong(self, said: Said, turn: int) -> str | None:
-        """The file that says a value, with a wrong one in its place; None where it does not stand in one."""
+        """The file that says a value, with a wrong one in its place; None where it is not in one."""
         file, _, line = said.place.rpartition(":")
         keys = self.keys(file) if file in self.texts else None
         if keys is not None:

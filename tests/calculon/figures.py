@@ -21,7 +21,7 @@ from meshwright.calculon.statistics import CalculonColumns
 
 DATA = Path(__file__).parent / "data"
 SHELF = Path(__file__).parents[3] / "shared" / "calculon"
-on_the_shelf = pytest.mark.skipif(not SHELF.is_dir(), reason="the reference shelf is not at hand")
+on_the_shelf = pytest.mark.skipif(not SHELF.is_dir(), reason="the reference shelf is not available")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def test_aliases_of_aliases_that_stand_for_more_than_fits_are_refused() -> None:
 def test_an_alias_within_what_it_names_is_refused(text: str) -> None:
     with pytest.raises(InputError) as refused:
         parsed(text, "YAML", "file")
-    assert "an alias stands within what it names" in refused.value.problems[0].why
+    assert "an alias is inside what it names" in refused.value.problems[0].why
 
 
 @pytest.mark.parametrize(

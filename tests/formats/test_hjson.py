@@ -67,7 +67,7 @@ def test_what_people_write() -> None:
         ("{a: [1, 2", r"\] is missing"),
         ("{a: 1", "} is missing"),
         ('{a: "x', "a quote has no end"),
-        ("{a: 1} b", "more stands behind the end"),
+        ("{a: 1} b", "more text follows the end"),
         ("[" * 100 + "]" * 100, "nested too deeply"),
     ],
 )

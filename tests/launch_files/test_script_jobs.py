@@ -27,7 +27,7 @@ def test_runs_over_several_data_sets_are_one_job_and_the_edit_reaches_all_of_a_l
     command = f"  {MEGATRON} --micro-batch-size 1 --data-path /data/$data --wandb-exp-name $data --train-iters 100"
     report = read(tmp_path, "for data in wiki code books; do", command, "done")
     assert report.name.startswith("tp2.dp4.mbs1.gbs64")
-    assert "the script starts 3 jobs that differ in nothing that is read: the last stands for all" in report.warnings
+    assert "the script starts 3 jobs that differ in nothing that is read: the last represents all" in report.warnings
     assert report.fix is not None
     assert report.fix.diff
 

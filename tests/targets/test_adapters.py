@@ -78,7 +78,7 @@ def test_a_model_that_is_trained_whole_has_no_adapters() -> None:
     [
         ("r=8,base=fp8", "frozen weights are stored in fp8"),
         ("r=8,base=int8", "frozen weights in int8 are sharded"),
-        ("r=8,targets=linear_qkv", "adapters stand on linear_qkv"),
+        ("r=8,targets=linear_qkv", "adapters are on linear_qkv"),
         ("r=8,train=router", "router is trained beside adapters"),
     ],
 )

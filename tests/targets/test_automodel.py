@@ -203,7 +203,7 @@ def test_adapters_come_back(model: str, lora: str) -> None:
 @pytest.mark.parametrize(
     ("lora", "what"),
     [
-        ("r=8,layers=0-3", "adapters stand on some layers"),
+        ("r=8,layers=0-3", "adapters are on some layers"),
         ("r=8,train=embedding", "parts are trained beside adapters"),
         ("r=8,base=int8", "frozen weights are stored in int8"),
         ("r=8,dora", "adapters of experts are DoRA"),

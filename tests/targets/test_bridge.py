@@ -58,7 +58,7 @@ def test_overrides_that_nobody_knows_are_asked_for(tmp_path: Path) -> None:
         "#!/bin/bash\ntorchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_peft_config $(overrides --of 8b)\n"
     )
     report = asked(tmp_path, text)
-    assert [one.what for one in report.violations][:1] == ["which overrides stand here is not known (run.sh:2)"]
+    assert [one.what for one in report.violations][:1] == ["which overrides are here is not known (run.sh:2)"]
     given = text.replace("$(overrides --of 8b)", "$(echo \"model.context_parallel_size=1  x=2\" | sed 's/  \\+/ /g')")
     assert "model.context_parallel_size" not in " ".join(one.what for one in asked(tmp_path, given).violations)
 
@@ -112,8 +112,8 @@ def test_adapters_come_back(model: str, lora: str) -> None:
 @pytest.mark.parametrize(
     ("model", "lora", "what"),
     [
-        ("llama-3.1-8b", "r=16", "adapters stand on q_proj, k_proj, v_proj, gate_proj, up_proj"),
-        ("qwen3-30b-a3b", "r=8,targets=linear_fc2", "adapters stand on experts.down_proj"),
+        ("llama-3.1-8b", "r=16", "adapters are on q_proj, k_proj, v_proj, gate_proj, up_proj"),
+        ("qwen3-30b-a3b", "r=8,targets=linear_fc2", "adapters are on experts.down_proj"),
         ("llama-3.1-8b", "r=8,targets=linear_qkv,base=nf4,dora,layers=0-3", "adapters are DoRA"),
     ],
 )

@@ -241,7 +241,7 @@ def test_adapters_come_back(model: str, lora: str) -> None:
 @pytest.mark.parametrize(
     ("model", "lora", "what"),
     [
-        ("llama-3.1-8b", "r=16", "adapters stand on q_proj, k_proj, v_proj"),
+        ("llama-3.1-8b", "r=16", "adapters are on q_proj, k_proj, v_proj"),
         ("qwen3-30b-a3b", "r=8,targets=qkv_proj,experts.*", "experts.down_proj"),
         ("llama-3.1-8b", "r=8,targets=qkv_proj,base=nf4,dora", "frozen weights are stored in nf4"),
         ("deepseek-v2-lite", "r=8,targets=o_proj", "adapters in its deepseek_v3"),

@@ -164,7 +164,7 @@ def _row(question: PlanQuestion) -> PlanRow:
     problem = Problem(
         what="this plan has no one-line form",
         why="the calibration file stores the measured plan in that form",
-        fix="measure a plan whose stages and layers are alike",
+        fix="measure a plan whose stages and layers are equal",
         field="plan",
     )
     raise InputError(problem, code="MW232")

@@ -267,7 +267,7 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     if none_fits := no_trainer(tried, inputs, request.space):
         raise none_fits
     answer = _of_one_kind(inputs, request, aim)
-    none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
+    none = "no trainer known here runs a plan of this question; what each lacks is listed under Trainers"
     if inputs.software_given:
         none = f"priced as {inputs.workload.software} runs it, as stated; {none}"
     return replace(answer, trainers=tuple(one.plan for one in tried), warnings=(none, *answer.warnings))

@@ -56,7 +56,7 @@ def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> Pl
         if none_fits is not None:
             raise none_fits
         answer = plan_mixed(inputs, request, aim)
-        none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
+        none = "no trainer known here runs a plan of this question; what each lacks is listed under Trainers"
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     best, search = found
     answer = search.answer()

@@ -68,7 +68,7 @@ def _takes_value(parameter: Any) -> bool:
 
 
 def _missing_value(option: str, following: str | None, parameter: Any, path: str) -> Problem:
-    why = f"{following} behind it is an option of its own" if following else "nothing stands behind it"
+    why = f"{following} behind it is an option of its own" if following else "nothing follows it"
     fix = f"{option} {parameter.metavar or 'VALUE'}; `{path} --help` says what that is"
     return Problem(what=f"{option} has no value", why=why, fix=fix, field=option)
 

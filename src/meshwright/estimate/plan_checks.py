@@ -28,7 +28,7 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
         problems.append(
             Problem(
                 what=f"the plan holds {plan.num_layers} layers, {model.name} has {model.num_layers}",
-                why="every layer stands in exactly one stage",
+                why="every layer belongs to exactly one stage",
                 fix="give the model the plan was made for",
                 field="layers",
             )
@@ -75,7 +75,7 @@ def _cut_towers(plan: ExecutionPlan, model: ModelSpec) -> Iterator[Problem]:
         if ends and min(ends) < towers:
             yield Problem(
                 what=f"a stage ends after layer {min(ends)}",
-                why=f"the first {towers} layers of {model.name} are towers, which stand whole on the first stage",
+                why=f"the first {towers} layers of {model.name} are towers, which belong whole to the first stage",
                 fix=f"give the first stage at least {towers + 1} layers",
                 field="layers",
             )
@@ -99,7 +99,7 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> No
         raise UnsupportedError(
             what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
             why="a pipeline is priced with micro-batches of one size and length",
-            fix="use micro-batches that are alike, or the planner that made them",
+            fix="use equal micro-batches, or the planner that made them",
             field="shapes",
             code="MW407",
         )

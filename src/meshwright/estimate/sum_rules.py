@@ -138,7 +138,7 @@ def _of_second_copy(strategy: LayerStrategy) -> Iterator[Problem]:
         near = min(legal, key=lambda size: (abs(size - ranks), size), default=0)
         yield Problem(
             what=f"hpz{ranks} with {shards} shards",
-            why="the second copy lies on several ranks, a proper divisor of those of the first",
+            why="the second copy is on several ranks, a proper divisor of those of the first",
             fix=f"use hpz{near}" if near else "leave it out",
             field=field,
         )

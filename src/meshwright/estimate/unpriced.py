@@ -49,7 +49,7 @@ OF_STRATEGY = (
     Unpriced(
         "expert.placement",
         ((),),
-        "experts stand in blocks, or by the load of each layer",
+        "experts are placed in blocks, or by the load of each layer",
         "leave it out, or use placed_by_load with a load of experts",
     ),
     Unpriced(
@@ -62,7 +62,7 @@ OF_STRATEGY = (
     Unpriced(
         "recompute.kind",
         ("none", "selective", "full", "grouped"),
-        "which operators are recomputed stands in a table that is not read",
+        "which operators are recomputed is in a table that is not read",
         "use selective with the modules that are computed again, or full",
     ),
 )

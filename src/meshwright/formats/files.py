@@ -246,11 +246,11 @@ def _expanded(node: Any, known: dict[int, int]) -> int:
         known: counts by identity of a node; 0 while it is counted.
 
     Raises:
-        ValueError: there are too many, or an alias stands within what it names.
+        ValueError: there are too many, or an alias is inside what it names.
     """
     if id(node) in known:
         if not known[id(node)]:
-            raise ValueError("an alias stands within what it names")
+            raise ValueError("an alias is inside what it names")
         return known[id(node)]
     known[id(node)] = 0
     inner = node.value if isinstance(node.value, list) else []

@@ -34,7 +34,7 @@ def parse(text: str) -> Any:
     value = reader.value(0)
     reader.blank()
     if reader.at < len(text):
-        raise reader.wrong("more stands behind the end")
+        raise reader.wrong("more text follows the end")
     return value
 
 
@@ -108,7 +108,7 @@ class _Reader:
             if self.next() != ":":
                 raise self.wrong(f"a colon is missing behind {name[:40]!r}")
             if name in found:
-                raise self.wrong(f"{name[:40]!r} stands twice")
+                raise self.wrong(f"{name[:40]!r} appears twice")
             self.at += 1
             self.blank()
             found[name] = self.value(depth)

@@ -41,7 +41,7 @@ def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Prob
         return None, Problem(what="no model is given", why=why, fix=_NAME_IT, field="model")
     vocab, whose = _vocabulary(launch)
     if vocab is None:
-        why = "the tokenizer is not at hand, and no --vocab-size says how many tokens it has"
+        why = "the tokenizer is not available, and no --vocab-size says how many tokens it has"
         fix = "give --set vocab-size=N, or name the model before the file: check MODEL FILE"
         return None, Problem(what="the vocabulary is not known", why=why, fix=fix, field="model")
     if not describes(launch.model):
@@ -142,6 +142,6 @@ def _resolved(named: str) -> tuple[ModelSpec | None, Problem | None]:
             near = " or ".join(models.near_names(named) or models.near_names(named.rstrip("/").rpartition("/")[2]))
             why = f"{error.problems[0].why}; did you mean {near}?" if near else error.problems[0].why
             fix = "name its config.json, or a model of its shape, before the file: check MODEL FILE"
-            return None, Problem(what=f"the model is not at hand: {named[:80]}", why=why, fix=fix, field="model")
+            return None, Problem(what=f"the model is not available: {named[:80]}", why=why, fix=fix, field="model")
     model = models.spec(known)
     return replace(model, notes=(*model.notes, f"{named[:80]} is taken as {known}, whose name it has")), None

@@ -39,7 +39,7 @@ def as_one_job(script: Script, read: Callable[[Script], LaunchFile]) -> tuple[Sc
         of_job = read(chosen)
         if _as_read(of_job) != first:
             return script, launched
-    note = f"the script starts {count} jobs that differ in nothing that is read: the last stands for all"
+    note = f"the script starts {count} jobs that differ in nothing that is read: the last represents all"
     return chosen, replace(of_job, notes=(*of_job.notes, note))
 
 

@@ -84,7 +84,7 @@ def _numbers(changes: Mapping[str, Any], table: Iterable[tuple[str, str, float]]
 
 def _node_of(base: DeviceSpec) -> NodeDefaults:
     if base.node is None:
-        what, why = f"the node of {base.name}", "nobody says which node it usually comes in"
+        what, why = f"the node of {base.name}", "the node that it usually comes in is not stated"
         raise InputError(Problem(what=what, why=why, fix="state it in a device file", field="node"), code="MW212")
     return base.node
 

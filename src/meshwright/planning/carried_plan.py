@@ -137,7 +137,7 @@ def _check_layers(plan: ExecutionPlan, model: ModelSpec) -> None:
         return
     problem = Problem(
         what=f"the plan holds {plan.num_layers} layers, {model.name} has {model.num_layers}",
-        why="every layer stands in exactly one stage",
+        why="every layer belongs to exactly one stage",
         fix="give the model the plan was made for",
         field="layers",
     )

@@ -130,7 +130,7 @@ def _refuse_row_settings(asked: Mapping[str, Any]) -> None:
 
 
 def changed_job(job: Job, changes: Mapping[str, Any]) -> Job:
-    """The changed job, as `changed_plan` makes it, of a plan whose row is not at hand."""
+    """The changed job, as `changed_plan` makes it, of a plan whose row is not available."""
     return changed_plan(job, row_of(job.plan, job.model), changes)[0]
 
 

@@ -74,7 +74,7 @@ def _islands(card: Mapping[str, Any]) -> list[RenderableType]:
             f"{seen['device']} of {gib(seen['memory_bytes'])}, {how}",
             f"{100 * island['apart']:.3g}%" if len(island["groups"]) > 1 else "",
         )
-    return [Text(f"{len(islands)} {noun}: devices alike within {100 * tolerance:.3g}%", style="bold"), table]
+    return [Text(f"{len(islands)} {noun}: devices equal within {100 * tolerance:.3g}%", style="bold"), table]
 
 
 def _granularities(ways: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -295,7 +295,7 @@ def _inside_of_a_trace(fun: Callable[..., Any]) -> Problem:
     return Problem(
         what=f"{start_of(fun)} is called inside of a function that JAX traces, such as one under jax.jit, grad or vmap",
         why="a parallel step compiles and places a program of its own, for arrays that there are",
-        fix="call it outside: parallelize stands above jax.jit, and loops over steps are Python's",
+        fix="call it outside: parallelize goes above jax.jit, and loops over steps are Python's",
         field=getattr(fun, "__name__", "step"),
     )
 

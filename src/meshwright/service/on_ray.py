@@ -120,7 +120,7 @@ class ClusterLane:
 
 def _of_another_version(theirs: str) -> MeshwrightError:
     what = f"a node of the Ray cluster has meshwright {theirs[:40]}"
-    why = f"the service has {meshwright.__version__}, and both must answer alike"
+    why = f"the service has {meshwright.__version__}, and both must give the same answers"
     return MeshwrightError(what=what, why=why, fix="install the same version on all nodes", code=CODE)
 
 

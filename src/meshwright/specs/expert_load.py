@@ -72,7 +72,7 @@ class ExpertLoad:
         if len(self.counts) not in (1, len(moes)):
             what = f"the load counts {len(self.counts)} layers"
             why = f"{model.name} has {len(moes)} layers with experts"
-            raise _refused(what, why, f"give {len(moes)} layers, or one that stands for all")
+            raise _refused(what, why, f"give {len(moes)} layers, or one for all")
         return self
 
 

@@ -242,7 +242,9 @@ class Recompute:
         for module in self.modules:
             check.one_of("modules", module, known)
         alone = HALF_PRODUCTS not in self.modules or len(self.modules) == 1
-        check.that(alone, "modules", self.modules, f"{HALF_PRODUCTS} repeats parts of all modules, so it stands alone")
+        check.that(
+            alone, "modules", self.modules, f"{HALF_PRODUCTS} repeats parts of all modules, so it cannot be combined"
+        )
         check.whole("group", self.group)
         check.done()
 

@@ -114,7 +114,7 @@ class Frozen:
         check = Check("frozen part")
         check.one_of("part", self.part, (*PARTS, *WHOLES, "layers"))
         outside = self.layers is not None and self.part in ("embedding", "head", *WHOLES)
-        check.that(not outside, "layers", self.layers, f"the {self.part} stands outside the layers", "leave them out")
+        check.that(not outside, "layers", self.layers, f"the {self.part} is outside the layers", "leave them out")
         check.done()
 
     def holds(self, layer: int, part: str) -> bool:
@@ -137,7 +137,7 @@ class Tuning:
             (self.lora is None) != (not self.frozen),
             "frozen",
             self.frozen,
-            "is for training without adapters, which freeze what they stand beside",
+            "is for training without adapters, which freeze the weights that they are added to",
             "state lora, or frozen parts",
         )
         check.done()

@@ -89,10 +89,10 @@ def untrainable_by_peft(plan: Plan, makes: ByPeft = BY_PEFT) -> Iterator[Problem
         yield Problem(what="plan: frozen weights in int8 are sharded", why=why, fix=fix, field="tuning")
     for name in (name for name in named.targets if re.search(r"[*.]|^-", name)):
         why, fix = "PEFT selects modules by name", "use names such as q_proj, or all-linear"
-        yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
+        yield Problem(what=f"plan: adapters are on {name}", why=why, fix=fix, field="tuning")
     for name in (name for name in named.targets if name.startswith("linear_")):
         why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
-        yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
+        yield Problem(what=f"plan: adapters are on {name}", why=why, fix=fix, field="tuning")
     for part in (part for part in lora.train if part not in SAVED):
         why, fix = "PEFT trains modules by name beside adapters", f"use train={','.join(SAVED)}, or leave it out"
         yield Problem(what=f"plan: {part} is trained beside adapters", why=why, fix=fix, field="tuning")

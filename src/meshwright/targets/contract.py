@@ -99,7 +99,7 @@ class Target(ABC):
     vendors: frozenset[str] | None = OF_PYTORCH
     """Vendors of the devices that it runs on; None for all."""
     adapters: Callable[[ModelSpec], str] = lambda model: ""
-    """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
+    """Modules of a model that adapters are on where a question names none; empty for all linear ones."""
     adapted: Callable[[ModelSpec, Lora], Lora] = lambda model, lora: lora
     """Adapters that it makes of a model where a question asks for some."""
     predicts_ahead: bool = True

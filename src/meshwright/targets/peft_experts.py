@@ -196,7 +196,7 @@ def problems(model: ModelSpec, makes: Callable[[ModelSpec, Lora], Lora]) -> Iter
     if mamba and any("out_proj" in one.module.names for _, one in _adapted(model, lora)):
         why = f"PEFT stops at out_proj of {class_of(model)}, whose kernel reads the weight itself"
         fix = "name modules without it: targets=q_proj,k_proj,v_proj,o_proj,in_proj"
-        yield Problem(what="plan: adapters stand on out_proj", why=why, fix=fix, field="tuning")
+        yield Problem(what="plan: adapters are on out_proj", why=why, fix=fix, field="tuning")
     yield from peft_fused.problems(model)
     if not are_parameters(model):
         return
@@ -206,17 +206,15 @@ def problems(model: ModelSpec, makes: Callable[[ModelSpec, Lora], Lora]) -> Iter
     elif class_of(model) == _HOLDS_NONE and any(part_of(op) == "experts" for op, _ in _adapted(model, lora)):
         why = "its class holds experts that compute nothing, and adapters on them, which are not counted"
         fix = "name modules of attention"
-        yield Problem(what="plan: adapters stand on experts", why=why, fix=fix, field="tuning")
+        yield Problem(what="plan: adapters are on experts", why=why, fix=fix, field="tuning")
     elif replace(made, skip=()) != replace(lora, skip=()):
         names = ", ".join((*as_given(model, lora).targets, *as_given(model, lora).parameters))
         why = f"experts of its class are parameters, and of these names it makes others: {_described(made)}"
         fix = "ask with --target, which prices what it makes, or name modules of attention"
-        yield Problem(what=f"plan: adapters stand on {names}", why=why, fix=fix, field="tuning")
+        yield Problem(what=f"plan: adapters are on {names}", why=why, fix=fix, field="tuning")
     elif made == lora and len({*CONVERTED.get(class_of(model), ("", ""))[:2]} & {*lora.targets}) == 1:
         why = "gate and up of its experts are one parameter, and PEFT stops where one of them is named"
-        yield Problem(
-            what="plan: adapters stand on a part of experts", why=why, fix="name both, or none", field="tuning"
-        )
+        yield Problem(what="plan: adapters are on a part of experts", why=why, fix="name both, or none", field="tuning")
 
 
 def stored_otherwise(model: ModelSpec, lora: Lora) -> Iterator[Problem]:

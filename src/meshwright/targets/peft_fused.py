@@ -68,9 +68,7 @@ def problems(model: ModelSpec) -> Iterator[Problem]:
         said = [part for part in parts if name and part in lora.targets]
         if said:
             why = f"{' and '.join(said)} are parts of one module of {model.family}, {name}, and PEFT finds none of them"
-            yield Problem(
-                what=f"plan: adapters stand on {', '.join(said)}", why=why, fix=f"name {name}", field="tuning"
-            )
+            yield Problem(what=f"plan: adapters are on {', '.join(said)}", why=why, fix=f"name {name}", field="tuning")
 
 
 def _added(model: ModelSpec) -> tuple[str, ...]:

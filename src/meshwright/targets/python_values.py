@@ -19,7 +19,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 UNKNOWN = (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError)
-"""What is raised where a value does not stand in the file."""
+"""What is raised where a value is not in the file."""
 
 
 def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -30,7 +30,7 @@ def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         names: values by name.
 
     Raises:
-        ValueError: it does not stand in the file; others of `UNKNOWN` likewise.
+        ValueError: it is not in the file; others of `UNKNOWN` likewise.
     """
     if isinstance(node, ast.Name) and node.id in names:
         return names[node.id]

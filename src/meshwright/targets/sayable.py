@@ -122,7 +122,7 @@ def equal_micro_batches(why: str, source: str) -> Rule:
         why: the target has no others.
         source: where it says so.
     """
-    fix = "plan micro-batches that are alike"
+    fix = "plan equal micro-batches"
     return Rule(field="shapes", holds=lambda plan: not plan.found.pipeline.shapes, why=why, fix=fix, source=source)
 
 

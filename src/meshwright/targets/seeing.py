@@ -187,7 +187,7 @@ def problems(plan: Plan, title: str, known: frozenset[str] | None = None) -> Ite
         return
     sequences = images_of(plan)
     if sequences is not None and sequences.sequences != images_per_sample(plan):
-        why = "its script makes samples that are alike"
+        why = "its script makes equal samples"
         yield Problem(
             what=f"plan: images is {sequences.sequences:g}", why=why, fix="use a whole number of images", field="images"
         )

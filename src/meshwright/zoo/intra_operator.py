@@ -165,7 +165,7 @@ def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, 
     layers = Layers.of(*reader.read(1))
     inner = [number for number in range(1, len(layers.parts) - 1) if layers.contents[number] == layers.contents[2]]
     if len(layers.parts) != TRACED + 2 or len(inner) != TRACED:
-        what = f"the layers of {model.name} are not told apart in its program"
+        what = f"the layers of {model.name} cannot be told apart in its program"
         raise UnsupportedError(what=what, why=f"{len(layers.parts)} parts were found", field="model", code="MW406")
     return TracedLayers(
         embedding=layers.parts[0],

@@ -169,7 +169,7 @@ def cut_part(step: TracedStep, depth: int, first: int) -> tuple[TracedStep, tupl
             raise InputError(
                 Problem(
                     what=f"a loss of {len(marked)} marked stages for a pipeline of {depth}",
-                    why="stages of a planned pipeline end where layer_boundary stands",
+                    why="stages of a planned pipeline end at layer_boundary",
                     field="plan",
                     fix="mark the end of every stage but the last",
                 )

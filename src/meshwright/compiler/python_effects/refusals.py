@@ -43,7 +43,7 @@ def _keeping(fun: Callable[..., Any], kept: Mapping[str, str]) -> Iterator[Probl
     for place, made in kept.items():
         yield Problem(
             what=f"{start_of(fun)} keeps a traced value in {place}: {made or 'one of its arguments'}",
-            why="values inside a traced function stand for no numbers, so what is kept of them outside is of no use",
+            why="values inside a traced function are placeholders without numbers: what is kept outside is of no use",
             fix="return it (has_aux=True from a loss) and keep what the step returns",
             field=getattr(fun, "__name__", "step"),
         )

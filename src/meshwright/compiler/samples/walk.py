@@ -184,7 +184,7 @@ class Walk:
         """The same inside of a function that is read later, where the number of the rank is another variable.
 
         Args:
-            number: of the rank; None where it is not at hand.
+            number: of the rank; None where it is not available.
         """
         walk = Walk(self.axes, self.ranks, number)
         walk.sorts = self.sorts

@@ -237,7 +237,7 @@ def _first_effect(program: core.Jaxpr) -> core.JaxprEqn | None:
 def _stale(fun: Callable[..., Any], at: str) -> InputError:
     return InputError(
         what=f"{start_of(fun)} uses a value that an earlier trace left behind{at}",
-        why="values inside a traced function stand for no numbers, so they cannot be kept outside of it",
+        why="values inside a traced function are placeholders without numbers, so they cannot be kept outside of it",
         fix="return the value, or make it part of the state",
         field=getattr(fun, "__name__", "step"),
     )

@@ -63,7 +63,7 @@ class _Said:
         if compute in _LOW:
             self.flags += _LOW[compute]
             if self.base == "fp32":
-                self.refuse("compute", "8- and 4-bit recipes stand on bf16 or fp16")
+                self.refuse("compute", "8- and 4-bit recipes need bf16 or fp16")
         elif compute not in (self.base, "tf32"):
             self.refuse("compute", f"GEMMs compute in the format of the activations, {self.base}, or below it")
 
@@ -124,7 +124,7 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
     recipe = PRECISIONS[base]
     if values.has("--fp8-format") or values.has("--fp4-format"):
         if not given:
-            problems.append(Problem(what="--fp8-format without --bf16", why="8-bit recipes stand on 16-bit weights"))
+            problems.append(Problem(what="--fp8-format without --bf16", why="8-bit recipes need 16-bit weights"))
         recipe = _of_few_bits(values, base)
     if values.has("--grad-reduce-in-bf16"):
         recipe = replace(recipe, gradients="bf16", reduce="bf16")

@@ -227,7 +227,7 @@ def _assumed(script: Script) -> list[str]:
 def _questions(values: Values) -> Iterator[Problem]:
     """Options that the plan needs and that nobody can know."""
     strays = [
-        Open(what="which options stand here", unknown=unknown, place=place, field="options")
+        Open(what="which options are here", unknown=unknown, place=place, field="options")
         for place, unknown in values.strays[:8]
     ]
     options = [

@@ -277,7 +277,7 @@ def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
         elif (name, value) != ("warmup", "pa"):
             yield strategy_refusal(f"schedule.parameters.{name}", value, "no option says this", "leave it out")
     if pipeline.shapes:
-        yield strategy_refusal("shapes", pipeline.shapes[:3], "micro-batches are all alike", "use one micro-batch size")
+        yield strategy_refusal("shapes", pipeline.shapes[:3], "micro-batches are all equal", "use one micro-batch size")
     m = pipeline.num_micro_batches
     if vpp > 1:
         if pp == 1:

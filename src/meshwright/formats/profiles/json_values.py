@@ -28,7 +28,7 @@ def items(data: object, where: str, faults: list[Problem]) -> list[tuple[str, ob
     """Names and values of a table."""
     if isinstance(data, Mapping):
         return [(str(key), value) for key, value in data.items()]
-    faults.append(Problem(what=f"{where}: {str(data)[:40]!r} stands where a table belongs", why="", fix=""))
+    faults.append(Problem(what=f"{where}: {str(data)[:40]!r} is where a table belongs", why="", fix=""))
     return []
 
 

@@ -195,7 +195,7 @@ class _Parser:
             value = self.comma()
             self.take(")")
             return value
-        raise NotArithmetic(f"{text} stands where a number should")
+        raise NotArithmetic(f"{text} is where a number should be")
 
     def name(self, name: str) -> int:
         return 0 if self.dead else self.value_of(name)

@@ -273,7 +273,7 @@ def run_counted_loop(evaluator: Interpreter, node: Node, source: Source, shell: 
     start, end = between(node, source, "((", "))")
     parts = source.text[start:end].split(";")
     if len(parts) != 3:
-        evaluator.record.break_off("a loop's ((...)) has not three parts", source.place(start))
+        evaluator.record.break_off("a loop's ((...)) does not have three parts", source.place(start))
         return
     spans = []
     for part in parts:

@@ -54,7 +54,7 @@ def _unedited(source: LaunchSource) -> str:
     target = source.target
     assert isinstance(target, ReadTarget)
     if source.is_bash:
-        return f"the plan stands in words of a command of {target.title}, which are not edited"
+        return f"the plan is in words of a command of {target.title}, which are not edited"
     if target.says is None or target.edited(source.name, source.text) is None:
         return f"files of {target.title} in this form are read, and not edited in place"
     return ""

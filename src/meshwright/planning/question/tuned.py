@@ -360,7 +360,7 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
         yield Problem(
             what=f"the head of {model.name} without its embedding",
             why="they are one table",
-            fix="say embedding: it stands for both",
+            fix="say embedding: it covers both",
             field=field,
         )
 

@@ -75,7 +75,7 @@ def larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
     if tried:
         token, best = _least_away(tried, group)
         size = math.ceil(_host_bytes(best.estimate, group) / GIGA)
-        yield job_repair(f"--host-ram {size}GB", f"{offload_text(token)}, which takes so much", best)
+        yield job_repair(f"--host-ram {size}GB", f"{offload_text(token)}, which needs that much", best)
 
 
 def with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:

@@ -53,7 +53,7 @@ class CompressedAttention(AttentionMixer):
         good = check.all_whole(self, "heads", "head_dim", "q_rank", "output_groups", "output_rank", "window")
         if check.whole("rate", self.rate, 0) and self.indexer is not None:
             check.that(self.rate > 0, "rate", self.rate, "an indexer picks among entries, of which there are none")
-        check.that(self.causal or not self.rate, "causal", self.causal, "entries stand for earlier tokens")
+        check.that(self.causal or not self.rate, "causal", self.causal, "entries represent earlier tokens")
         if good:
             fits = self.heads % self.output_groups == 0
             check.that(fits, "output_groups", self.output_groups, f"must divide heads = {self.heads}")

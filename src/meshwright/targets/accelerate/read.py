@@ -174,7 +174,7 @@ def _by_deepspeed(reader: KeyReader, files: Files, trainer: hugging_face.Argumen
     name = str(reader.get("deepspeed_config.deepspeed_config_file"))
     text = text_beside(files, PurePath(name).name)
     if text is None:
-        why = "it says what is sharded and offloaded, and does not lie beside the file that names it"
+        why = "it says what is sharded and offloaded, and is not next to the file that names it"
         fix = f"put it at {name[:80]} from there, or check it with --from deepspeed"
         question = Problem(what=f"{name[:80]} is not here", why=why, fix=fix, field="deepspeed_config")
         return reader.launch(None, questions=(question,))

@@ -143,7 +143,7 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     schedule, remat = reader.word("pipeline_schedule", "1f1b"), reader.switch("remat_layer")
     zero = 3 if reader.switch("force_zero_stage_3") else 2 if reader.switch("prefer_reduce_scatter") else 0
     questions = [
-        Problem(what=f"{path} is not known", why=f"{said} does not stand in {name}", fix="write the value", field=path)
+        Problem(what=f"{path} is not known", why=f"{said} is not in {name}", fix="write the value", field=path)
         for path, said in unknown.items()
         if path in reader.asked
     ]

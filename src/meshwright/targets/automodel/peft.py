@@ -158,8 +158,8 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
     if lora is None:
         return
     for what, refused, fix in (
-        ("adapters stand on some layers", bool(lora.layers), "leave out layers="),
-        ("adapters stand on whole weights", bool(lora.parameters), "leave out target_parameters="),
+        ("adapters are on some layers", bool(lora.layers), "leave out layers="),
+        ("adapters are on whole weights", bool(lora.parameters), "leave out target_parameters="),
         ("parts are trained beside adapters", bool(lora.train), "leave out train="),
         (f"frozen weights are stored in {lora.base}", lora.base not in (None, *_STORED), "use base=nf4, or none"),
         ("adapters of experts are DoRA", lora.dora and _of_experts(plan, lora), "leave out dora"),

@@ -111,7 +111,7 @@ _OTHER_MODELS = ("num_labels", "reward_model", "process_reward_model", "cls_mode
 def _refuse(reader: KeyReader) -> None:
     """What trains otherwise than plans do."""
     fine_tuning.refuse_on(reader, _UNREAD, "what it changes of memory and time is in no plan")
-    why = "it is no plain decoder: images go through a tower, or a head of other outputs stands at the end"
+    why = "it is no plain decoder: images go through a tower, or it ends in a head of other outputs"
     fine_tuning.refuse_on(reader, _OTHER_MODELS, why, "check a file of a text model")
     if not any(one.field == "processor_type" for one in reader.problems):
         fine_tuning.refuse_seeing(reader, "base_model")

@@ -76,9 +76,9 @@ def untrainable_by_bridge(job: Job) -> Iterator[Problem]:
     experts = "use targets=linear_qkv,linear_proj"
     mixed = job.model.is_moe and any(NAMES.get(name, "").startswith("linear_fc") for name in _modules(job))
     for what, refused, fix in (
-        (f"adapters stand on {', '.join(without)}", bool(without), usual),
-        ("adapters stand on products that experts have, too", mixed and not without, experts),
-        ("adapters stand on some layers", bool(lora.layers), "leave out layers="),
+        (f"adapters are on {', '.join(without)}", bool(without), usual),
+        ("adapters are on products that experts have, too", mixed and not without, experts),
+        ("adapters are on some layers", bool(lora.layers), "leave out layers="),
         ("parts are trained beside adapters", bool(lora.train), "leave out train="),
         ("adapters are DoRA", lora.dora, "leave out dora"),
         (f"frozen weights are stored in {lora.base}", lora.base is not None, "leave out base="),

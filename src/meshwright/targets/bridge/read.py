@@ -97,7 +97,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
 def _hidden_overrides(script: Script) -> Iterator[Problem]:
     """Asks for words of a recipe's launcher that nobody knows and that may be overrides."""
     hidden = [
-        Open(what="which overrides stand here", unknown=one.unknown, place=one.place, field="source")
+        Open(what="which overrides are here", unknown=one.unknown, place=one.place, field="source")
         for launch in launches(script.commands)
         if launch.program.endswith(options.PROGRAMS)
         for one in launch.words

@@ -315,7 +315,7 @@ class _Reader:
 
 
 class _Unread(str):
-    """The text of an expression whose value does not stand in the file."""
+    """The text of an expression whose value is not in the file."""
 
     __slots__ = ()
 

@@ -119,11 +119,11 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.trainer_problems(plan, TITLE, _SEEN, _ADAPTED)
     if plan.model.lora is not None and adapters.given(plan).parameters:
         why, fix = f"{TITLE} gives PEFT names of modules alone", "name modules"
-        yield Problem(what="plan: adapters stand on parameters", why=why, fix=fix, field="tuning")
+        yield Problem(what="plan: adapters are on parameters", why=why, fix=fix, field="tuning")
     lora = plan.model.lora
     if lora is not None and lora.layers:
         why, fix = f"{TITLE} puts adapters on all layers", "leave layers out"
-        yield Problem(what="plan: adapters stand on some layers", why=why, fix=fix, field="tuning")
+        yield Problem(what="plan: adapters are on some layers", why=why, fix=fix, field="tuning")
     tuning, seen = plan.model.tuning, plan.model.settings.seen_by
     parts = {one.part for one in tuning.frozen} if tuning else set()
     if seen in ("qwen3_vl", "qwen3_vl_moe") and "vision" in parts and "projector" not in parts:

@@ -68,7 +68,7 @@ def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
         )
         yield Problem(
             what=f"the plan recomputes its layers differently ({', '.join(sorted(kinds))})",
-            why="Megatron-LM recomputes all layers alike, or the first few of every chunk",
+            why="Megatron-LM recomputes all layers the same way, or the first few of every chunk",
             fix="make a plan that it can run with `meshwright plan ... --target megatron`",
             field="recompute",
         )

@@ -137,7 +137,7 @@ def _refused(pipeline: Pipeline) -> Iterator[Problem]:
         yield Problem(
             what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
             why="torch.distributed.pipelining cuts a batch into equal micro-batches",
-            fix="a plan whose micro-batches are alike",
+            fix="a plan of equal micro-batches",
             field="shapes",
         )
 

@@ -1,4 +1,4 @@
-"""Products in 8 bits as torchtitan has them: converters of a model's config, before adapters stand on it.
+"""Products in 8 bits as torchtitan has them: converters of a model's config, before adapters are added to it.
 
 The head and routers stay in 16 bits. Source: torchtitan/components/quantization of torchtitan 0.3.0 (2026-11).
 """

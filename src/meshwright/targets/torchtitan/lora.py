@@ -46,9 +46,9 @@ def untrainable_by_torchtitan(plan: Plan) -> Iterator[Problem]:
     usual = "use targets=qkv_proj,o_proj,mlp.gate_proj,mlp.up_proj,mlp.down_proj, or some of these"
     without = adapters.named_by(plan, NAMES)[1]
     for what, refused, fix in (
-        (f"adapters stand on {', '.join(without)}", bool(without), usual),
+        (f"adapters are on {', '.join(without)}", bool(without), usual),
         (f"adapters in its {flavor.module}", flavor.module not in _FUSED, "use --target automodel"),
-        ("adapters stand on some layers", bool(lora.layers), "leave out layers="),
+        ("adapters are on some layers", bool(lora.layers), "leave out layers="),
         ("parts are trained beside adapters", bool(lora.train), "leave out train="),
         ("adapters are DoRA", lora.dora, "leave out dora"),
         ("inputs of adapters are dropped", lora.dropout > 0, "leave out dropout="),

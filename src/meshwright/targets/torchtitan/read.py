@@ -218,7 +218,7 @@ def _lora(reader: KeyReader, given: dict[str, Any]) -> tuple[dict[str, Any], lis
 
 
 def _question(path: str, said: str, file: str) -> Problem:
-    why = f"{said} is no value that stands in {file}, and the module is not run"
+    why = f"{said} is not a value written in {file}, and the module is not run"
     return Problem(what=f"{path} is not known", why=why, fix="write the number or word in its place", field=path)
 
 

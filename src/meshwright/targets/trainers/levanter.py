@@ -78,7 +78,7 @@ def _unread(reader: KeyReader) -> list[Problem]:
     fine_tuning.refuse_on(
         reader,
         ("lora", "peft_save_path"),
-        "its adapters stand on products that the program chooses",
+        "its adapters are on products that the program chooses",
         "check a file without",
     )
     fine_tuning.refuse_on(reader, ("trainer.quantization",), "products in fewer bits are not read", "leave it out")
@@ -181,7 +181,7 @@ def _model(reader: KeyReader, tokenizer: str) -> tuple[Mapping[str, Any] | None,
     if not isinstance(vocab, int):
         where = f"of {tokenizer[:60]}" if tokenizer else "that an included file names"
         why, fix = (
-            f"the tokenizer {where} is not at hand",
+            f"the tokenizer {where} is not available",
             "give --set vocab_size=N, or name the model: check MODEL FILE",
         )
         return None, [Problem(what="the vocabulary is not known", why=why, fix=fix, field="model")]

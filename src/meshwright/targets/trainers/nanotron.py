@@ -140,7 +140,7 @@ def _row(reader: KeyReader) -> PlanRow:
     tp, pp, dp = (reader.degree(f"parallelism.{name}") for name in ("tp", "pp", "dp"))
     cp, ep = reader.degree("parallelism.context_parallel_size"), reader.degree("parallelism.expert_parallel_size")
     if ep > 1:
-        why = "its groups of expert ranks stand beside the data ranks, which rows do not say"
+        why = "its groups of expert ranks are separate from the data ranks, which rows do not say"
         reader.refuse("parallelism.expert_parallel_size", ep, why, "use 1")
     engine = reader.word("parallelism.pp_engine", "afab")
     if engine not in _ENGINES:

@@ -224,7 +224,7 @@ def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
             base += "-single"
     saved = reader.get("modules_to_save")
     if reader.get("target_modules") == "DEFAULT":
-        why = "which modules it stands for differs from model to model"
+        why = "which modules it means differs from model to model"
         reader.refuse("target_modules", "DEFAULT", why, "name the modules, or say --set target_modules=q_proj,v_proj")
     found = {
         "r": reader.degree("lora_rank", 8),
@@ -327,7 +327,7 @@ def _engine(
             row = found.row
             return None if row is None else replace(row, cp=(("a2a", cp),) if cp > 1 else row.cp), True, found.questions
         if keys is None:
-            why = "it says what is sharded and offloaded, and does not lie beside the script"
+            why = "it says what is sharded and offloaded, and is not next to the script"
             fix = f"put it there, or use one of {', '.join(_ZERO)}"
             question = Problem(what=f"{name[:80]} is not here", why=why, fix=fix, field="deepspeed")
             return None, True, (question,)
@@ -356,7 +356,7 @@ def _of_shards(
     name = str(reader.get("fsdp")).rpartition("/")[2]
     text = known_text(files.get(name) or ())
     if not text.lstrip().startswith("{"):
-        why = "it says what is sharded and offloaded, and does not lie beside the script"
+        why = "it says what is sharded and offloaded, and is not next to the script"
         question = Problem(what=f"{name[:80]} is not here", why=why, fix="put it there, or use fsdp2", field="fsdp")
         return None, True, (question,)
     own = KeyReader(keys=table_of(text, "JSON", "configuration of FSDP"), problems=reader.problems, file=(name, text))

@@ -85,7 +85,7 @@ def _row(reader: KeyReader, devices: int | None) -> tuple[Any, tuple[Problem, ..
     dp = shared.data_ranks(reader, devices, cp=("sequence_parallel_size", sp))
     engine = str(reader.get(_ENGINE) or "").removesuffix(".json").rpartition("/")[2]
     if not engine:
-        why = "`xtuner train` is told it with --deepspeed, and the file does not say it"
+        why = "`xtuner train` takes it with --deepspeed, and the file does not say it"
         fix = f"give --set {_ENGINE}=NAME with one of {', '.join(_ZERO)}, or --set {_ENGINE}=no"
         return None, (Problem(what="what shards the model is not known", why=why, fix=fix, field=_ENGINE),)
     if engine not in (*_ZERO, "no"):

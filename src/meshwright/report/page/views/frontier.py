@@ -35,6 +35,6 @@ def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) ->
     """
     reason = Choice(names=("memory", "time"), noun="reason").read("excluded", asked.get("excluded"))
     if source.excluded is None:
-        why = "examples are told of searches on one kind of device, while their question is known"
+        why = "there are examples for searches on one kind of device, while their question is known"
         raise UnsupportedError(what="no example of an excluded plan", why=why, field="excluded")
     return {"excluded": source.excluded(reason)}
