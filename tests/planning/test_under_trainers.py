@@ -180,6 +180,6 @@ def test_trainers_behind_the_first_are_asked_for_quicker_plans_alone_where_one_i
     best_of_all, best = best_trainer(every, QUICKEST), best_trainer(ask(enough=enough), QUICKEST)
     assert best is not None
     assert best_of_all is not None
-    assert best.told == best_of_all.told
+    assert best.table_row == best_of_all.table_row
     assert asked == ["torchtitan", *[best.trainer] * 2]
     assert len(ask(enough=lambda best: True)) == 1

@@ -61,7 +61,7 @@ class TracedStep:
         """
         return returned if self.reports is None else returned[0]
 
-    def told(self, returned: Any) -> Any:
+    def after_reports(self, returned: Any) -> Any:
         """The same, once what the step prints is printed.
 
         Args:

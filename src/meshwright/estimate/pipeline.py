@@ -63,7 +63,7 @@ class PricedItems:
     """Whether FSDP gathers the item as one unit (layers and edges, not corrections)."""
     edges: Bool[np.ndarray, "items"] | None = None
     """Embedding and head; only rings of weights ask for them."""
-    held_up: Float[np.ndarray, "plans"] | None = None
+    uneven_delay: Float[np.ndarray, "plans"] | None = None
     """Micro-batches' worth of uneven seconds that workers wait for each other; None where micro-batches are alike."""
 
 
@@ -133,7 +133,7 @@ def pipeline_columns(
         alone_s=alone_s,
         meeting_s=spread.exchanged_s(costs.meeting_s),
         ahead_s=spread.exchanged_s(costs.ahead_s),
-        waits_s=spread.held_up_s() + spread.passing_s(sharding),
+        waits_s=spread.uneven_delay_s() + spread.passing_s(sharding),
         tied_s=boundary.tied_s * ends_apart(spread.placement),
         devices_apart=boundary.devices_apart,
         communicators=boundary.communicators.reshape(spread.plans, -1),
@@ -212,11 +212,11 @@ class _Spread:
         unpaired = self.schedule.unpaired(self.workers, self.micro_batches, self.stages) or 0
         return self.cells(self.costs.hidden_s).sum(axis=2) * unpaired / self.chunks
 
-    def held_up_s(self) -> Float[np.ndarray, "plans"]:
+    def uneven_delay_s(self) -> Float[np.ndarray, "plans"]:
         """Waits of workers for each other, where micro-batches are uneven."""
-        if self.items.held_up is None:
+        if self.items.uneven_delay is None:
             return np.zeros(self.plans)
-        return np.asarray(self.items.held_up * self.cells(self.costs.uneven_s).sum(axis=2).max(axis=1))
+        return np.asarray(self.items.uneven_delay * self.cells(self.costs.uneven_s).sum(axis=2).max(axis=1))
 
     def passing_s(self, sharding: ShardingColumns) -> Float[np.ndarray, "plans"]:
         """Waits of plans that pass weights around instead of gathering them."""

@@ -16,7 +16,6 @@ import numpy as np
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.data_network import DataGroups, Partners
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
 from meshwright.estimate.hops import HopLinks, HopSide, PipelineHops, with_hops
 from meshwright.estimate.layout import ModelLayout
@@ -26,6 +25,7 @@ from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
 from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
+from meshwright.estimate.uneven_delay import uneven_delay
 from meshwright.schedules import Schedule
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec
@@ -197,7 +197,7 @@ class PlanPricer:
                     sync=sync,
                     whole=np.tile(places.whole, len(keys)),
                     edges=np.tile(places.edges, len(keys)),
-                    held_up=held_up(schedule, shape, np.array([float(pipeline.micro_batch)]), self.workload),
+                    uneven_delay=uneven_delay(schedule, shape, np.array([float(pipeline.micro_batch)]), self.workload),
                 ),
                 boundary=BoundaryColumns(
                     transfer_s=hops.transfer_s[None],

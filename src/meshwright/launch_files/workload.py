@@ -64,12 +64,12 @@ def usable(flags: LaunchFile) -> LaunchFile:
     found = [(part.name, problem) for part in _PARTS if (problem := part.problem(flags)) is not None]
     if not found:
         return flags
-    told = {problem.field for problem in flags.problems}
+    reported = {problem.field for problem in flags.problems}
     workload = {name: value for name, value in flags.workload.items() if name not in {one for one, _ in found}}
-    more = tuple(_untold((problem for _, problem in found), told))
+    more = tuple(_unreported((problem for _, problem in found), reported))
     unplanned = any(name == "global_batch" for name, _ in found)
     return replace(flags, row=None if unplanned else flags.row, workload=workload, problems=(*flags.problems, *more))
 
 
-def _untold(problems: Iterator[Problem], told: set[str]) -> Iterator[Problem]:
-    yield from (problem for problem in problems if problem.field not in told)
+def _unreported(problems: Iterator[Problem], reported: set[str]) -> Iterator[Problem]:
+    yield from (problem for problem in problems if problem.field not in reported)

@@ -65,7 +65,7 @@ class Searched:
         return TARGETS[self.trainer].title
 
     @property
-    def told(self) -> TrainerPlan:
+    def table_row(self) -> TrainerPlan:
         """The best plan as a row of the table of trainers."""
         best = self.plans.found.result.plans[0]
         line = best.row.format() if best.row is not None else "recompute per layer"
@@ -217,7 +217,7 @@ def _under(
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])))
     searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
     if plans.found.result.plans:
-        return UnderTrainer(plan=searched.told, searched=searched)
+        return UnderTrainer(plan=searched.table_row, searched=searched)
     if priced is None:
         return UnderTrainer(
             plan=TrainerPlan(trainer=trainer, why="none of its plans is quicker than another trainer's")

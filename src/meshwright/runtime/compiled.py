@@ -181,5 +181,5 @@ class CompiledStep:
         if places := weak_places(self.step.jaxpr):
             outputs = [as_weak(value) if place in places else value for place, value in enumerate(outputs)]
         if stacking is None:
-            return self.step.told(jax.tree.unflatten(self.step.out_tree, outputs))
-        return self.step.told(jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, stacked)))
+            return self.step.after_reports(jax.tree.unflatten(self.step.out_tree, outputs))
+        return self.step.after_reports(jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, stacked)))

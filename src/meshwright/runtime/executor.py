@@ -152,7 +152,7 @@ class MeshExecutor:
             Buffers whose values had to be placed.
         """
         asked = [buffer for buffer in values if buffer not in lying] if lying else values
-        apart = [buffer for buffer in asked if not self._lies(values[buffer], buffer)]
+        apart = [buffer for buffer in asked if not self._is_placed(values[buffer], buffer)]
         self.values = dict(values)
         if apart:
             self.values.update(zip(apart, self.placed([values[one] for one in apart], apart), strict=True))
@@ -275,7 +275,7 @@ class MeshExecutor:
             )
         return self._compiled[name]
 
-    def _lies(self, value: Any, buffer: int) -> bool:
+    def _is_placed(self, value: Any, buffer: int) -> bool:
         """Whether a value has its buffer's sharding, which to hear from `device_put` takes a hundred times as long."""
         return isinstance(value, jax.Array) and value.committed and value.sharding == self.sharding(buffer)
 

@@ -43,7 +43,7 @@ class CompiledFunction:
             arguments: as the function takes them.
         """
         outputs = self.runtime.step(self._given(arguments), self.step.micro_batches)
-        return self.step.told(jax.tree.unflatten(self.step.out_tree, outputs))
+        return self.step.after_reports(jax.tree.unflatten(self.step.out_tree, outputs))
 
     def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
         """Run it and say when each instruction ran; each is waited for, so it takes longer.
@@ -52,7 +52,7 @@ class CompiledFunction:
             arguments: as the function takes them.
         """
         outputs, moments = self.runtime.recorded(self._given(arguments), self.step.micro_batches)
-        return self.step.told(jax.tree.unflatten(self.step.out_tree, outputs)), moments
+        return self.step.after_reports(jax.tree.unflatten(self.step.out_tree, outputs)), moments
 
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
         """Inputs; of what its user sees stacked, the parts."""

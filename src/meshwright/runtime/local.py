@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.inline import holds
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.instructions.turned_products import with_turned_products
+from meshwright.compiler.instructions.transposed_products import without_transposed_products
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.channels import local_channels
 from meshwright.runtime.executor import MeshExecutor
@@ -53,7 +53,7 @@ class LocalRuntime:
         self._paced = False
         self._alone = len(self.meshes) == self.meshes[0].size == 1
         functions = {
-            name: core.jaxpr_as_fun(with_turned_products(closed)) for name, closed in program.executables.items()
+            name: core.jaxpr_as_fun(without_transposed_products(closed)) for name, closed in program.executables.items()
         }
         self.executors = [
             MeshExecutor(number, own, program.buffers, functions, mesh, channels)

@@ -53,7 +53,7 @@ class CountedBatches:
         """Go to a place.
 
         Args:
-            state: as `get_state` told it.
+            state: as `get_state` gave it.
         """
         self.taken = int(state["taken"])
         self._batches = islice(self._begin(), self.taken, None)
@@ -104,7 +104,7 @@ class Checkpoints:
         """
         parts = {STATE: self._orbax.args.StandardSave(jax.tree.map(_plain, state))}
         if data is not None:
-            parts[DATA] = self._orbax.args.JsonSave(_told(data))
+            parts[DATA] = self._orbax.args.JsonSave(_saved_state(data))
         self._manager.save(step, args=self._orbax.args.Composite(**parts), force=True)
 
     def restore(self, like: Any, *, step: int | None = None, data: Any = None) -> Any:
@@ -232,11 +232,11 @@ def _way(data: Any) -> Sequence[str]:
     )
 
 
-def _told(data: Any) -> dict[str, Any]:
+def _saved_state(data: Any) -> dict[str, Any]:
     state = getattr(data, _way(data)[0])()
     return {"bytes": base64.b64encode(state).decode()} if isinstance(state, bytes) else {"state": state}
 
 
-def _move(data: Any, told: dict[str, Any]) -> None:
-    state = base64.b64decode(told["bytes"]) if "bytes" in told else told["state"]
+def _move(data: Any, saved: dict[str, Any]) -> None:
+    state = base64.b64decode(saved["bytes"]) if "bytes" in saved else saved["state"]
     getattr(data, _way(data)[1])(state)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.estimate.sync import sync_layers
+from meshwright.estimate.uneven_delay import uneven_delay
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
 from meshwright.search.shape_tables import Shape
@@ -271,7 +271,9 @@ def simulate_plans(
             sync=sync,
             whole=block.whole,
             edges=block.edges,
-            held_up=held_up(shape.schedule, (shape.p, shape.m, shape.v), columns.mbs.astype(float), block.workload),
+            uneven_delay=uneven_delay(
+                shape.schedule, (shape.p, shape.m, shape.v), columns.mbs.astype(float), block.workload
+            ),
         ),
         boundary=block.boundary.take(rows),
         sharding=sharding,

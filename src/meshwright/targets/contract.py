@@ -160,13 +160,13 @@ class JobTarget(Target):
     """A target that translates whole jobs, whose pipelines and layers may differ, by functions of its own."""
 
     translate: Callable[[Job, StepEstimate], TargetFiles]
-    """Raises UnsupportedError with what `untold` says of the plan."""
-    untold: Callable[[Job], tuple[Problem, ...]]
+    """Raises UnsupportedError with what `refusals_of` says of the plan."""
+    refusals_of: Callable[[Job], tuple[Problem, ...]]
     """What its files cannot say of a plan."""
 
     def refused(self, job: Job) -> tuple[Problem, ...]:
         """What the target cannot run of a plan."""
-        return self.untold(job)
+        return self.refusals_of(job)
 
     def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
         """The plan in the words of the target."""

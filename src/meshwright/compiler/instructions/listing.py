@@ -129,7 +129,7 @@ def difference(one: StepProgram | Listing, other: StepProgram | Listing) -> str:
     lines: list[str] = []
     for mesh in range(max(first.program.meshes, second.program.meshes)):
         name = f"mesh {mesh}"
-        ours, theirs = _told(first.program, mesh), _told(second.program, mesh)
+        ours, theirs = _described(first.program, mesh), _described(second.program, mesh)
         lines += unified_diff(ours, theirs, name, name, n=1, lineterm="")
     for name, lines_of in (("executables", _fingerprints), ("inexact", _inexact)):
         lines += unified_diff(lines_of(first), lines_of(second), name, name, n=0, lineterm="")
@@ -155,7 +155,7 @@ def saved(program: StepProgram, plan: str | None = None) -> str:
     return json.dumps({**whole, "program": Listing.of(program).to_dict()})
 
 
-def _told(program: StepProgram, mesh: int) -> list[str]:
+def _described(program: StepProgram, mesh: int) -> list[str]:
     """A list with what buffers hold in place of their numbers."""
     if mesh >= program.meshes:
         return []

@@ -33,7 +33,7 @@ def files_written() -> Iterator[dict[str, str]]:
     """While it is open, what the user's code does to files, by its line."""
     if not _hooked:
         _hooked.append(True)
-        sys.addaudithook(_told)
+        sys.addaudithook(_note_change)
     seen: dict[str, str] = {}
     token = _SEEN.set(seen)
     try:
@@ -52,7 +52,7 @@ def place_in_file(value: Any) -> int | None:
         return None
 
 
-def _told(event: str, given: tuple[Any, ...]) -> None:
+def _note_change(event: str, given: tuple[Any, ...]) -> None:
     if event != "open" and event not in _CHANGES:
         return
     seen = _SEEN.get()

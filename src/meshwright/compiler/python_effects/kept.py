@@ -117,7 +117,7 @@ class _Walk:
         self._own = {id(traced)}
         """Ids of lists of this walk."""
         self._walked = {id(value): _Held(value, "", 0, value) for value in traced}
-        self._told: set[int] = set()
+        self._named: set[int] = set()
         """Ids of values whose owner is known."""
         self.owners: dict[str, Any] = {}
         """What holds a value, as words, and that value."""
@@ -131,7 +131,7 @@ class _Walk:
         front, most = deque(self._walked.values()), len(self._walked) + _MOST
         while front and len(self._walked) < most:
             one = front.popleft()
-            if id(one.value) in self._told:
+            if id(one.value) in self._named:
                 continue
             around = holders(one.itself)
             for holder in around:
@@ -140,7 +140,7 @@ class _Walk:
                 said, further = _held_by(holder, one.itself, one.name, self._walked)
                 if said and (id(holder) not in self._young or isinstance(holder, dict)):
                     self.owners.setdefault(said, one.value)
-                    self._told.add(id(one.value))
+                    self._named.add(id(one.value))
                     break
                 if (further is not None or said) and one.depth < _STEPS and id(holder) not in self._walked:
                     self._walked[id(holder)] = _Held(holder, further or one.name, one.depth + 1, one.value)

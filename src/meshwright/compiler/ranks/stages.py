@@ -58,7 +58,7 @@ def rank_stages(step: TracedStep, stages: Sequence[CutStage], axes: Sequence[tup
         NotShared: it cannot be shown that the losses of the ranks add up to the whole.
     """
     ranks, number = prod(size for _, size in axes), len(step.mark.invars)
-    operands = _operand_lies(step, ranks)
+    operands = _operand_placements(step, ranks)
     carried: dict[core.Var, Placement] = {}
     results: dict[int, Placement] = {}
     found = []
@@ -115,7 +115,7 @@ def _for_rank(
     return jax.make_jaxpr(run, axis_env=list(axes))(*shapes, number), tuple(made_placements)
 
 
-def _operand_lies(step: TracedStep, ranks: int) -> list[Placement]:
+def _operand_placements(step: TracedStep, ranks: int) -> list[Placement]:
     """Which dimension of each operand of the loss counts samples; what nobody knows every rank holds whole."""
     placements: dict[Any, Placement] = {step.jaxpr.invars[place]: 0 for place in step.batch}
     for var in placements:

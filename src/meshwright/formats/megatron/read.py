@@ -62,7 +62,7 @@ def read_flags(
         wrong = tuple(problems) or (() if found.questions else _NO_OPTIONS)
         return MegatronFlags(row=None, layout=None, problems=wrong, questions=found.questions, notes=tuple(notes))
     values = _values(found.words, beside)
-    wrong_options, taken = _told(values, found)
+    wrong_options, taken = _translated(values, found)
     problems, notes = [*problems, *wrong_options], [*notes, *taken]
     started = processes(found.launcher)[0] or found.tasks
     if devices is None:
@@ -127,7 +127,7 @@ def _values(words: Sequence[Word], beside: Sequence[tuple[str, str]]) -> Values:
     return values
 
 
-def _told(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str]]:
+def _translated(values: Values, found: ChosenCommand) -> tuple[list[Problem], list[str]]:
     """What is wrong with options, and what was taken of them."""
     wrong, notes = [*values.problems], []
     of_mindspeed = False

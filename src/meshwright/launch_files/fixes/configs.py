@@ -90,15 +90,14 @@ def rewritten(
     if not isinstance(edited, str) and not say_the_same(source.reading(edited), wanted):
         edited = "the edited file reads as another plan"
     if isinstance(edited, str):
-        told = tuple(change.told(now) for change in changes)
-        return replace(fix, changes=told, why_not=edited)
+        return replace(fix, changes=tuple(change.as_option(now) for change in changes), why_not=edited)
     kept = source.target.left_out
     for change in [one for one in changes if one.new is not ABSENT or one.path not in kept]:
         without = [other for other in changes if other is not change]
         smaller = edited_files(source, without)
         if not isinstance(smaller, str) and say_the_same(source.reading(smaller), wanted):
             changes, edited = without, smaller
-    told = tuple(change.told(now) for change in changes)
+    changed = tuple(change.as_option(now) for change in changes)
     script, options = source.options
     notes += _in_script(script, [change for change in changes if change.file in options], now)
     files = {name: text for name, text in edited.items() if name not in options}
@@ -108,7 +107,7 @@ def rewritten(
     diff = "".join(unified(before, files))
     return replace(
         fix,
-        changes=told,
+        changes=changed,
         diff=diff,
         text=edited[source.name],
         beside=beside,
@@ -118,7 +117,7 @@ def rewritten(
 
 def _in_script(script: str, changes: list[KeyChange], now: LaunchFile) -> Iterator[str]:
     """What to write into a script whose options stand for a file, each as its program calls it."""
-    given = [change for change in changes if change.told(now).place.startswith("--set")]
+    given = [change for change in changes if change.as_option(now).place.startswith("--set")]
     written = [change for change in changes if change not in given]
     if written:
         called = ((now.spelled.get(change.path, f"--{change.path}"), change.new) for change in written)

@@ -32,7 +32,7 @@ class KeyChange:
     whole: bool = False
     """The table around it goes too: the other plan has no such table."""
 
-    def told(self, now: LaunchFile) -> OptionChange:
+    def as_option(self, now: LaunchFile) -> OptionChange:
         """The change as people read it.
 
         Args:

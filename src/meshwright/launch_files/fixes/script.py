@@ -73,11 +73,11 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         more = [change for change in _changes(source.read(text), other_plan) if change.option not in told]
         text, missed = _with_changes(source, text, more)
         changes += more
-    text, mended = _mended(source, text, other_plan, job.model)
-    changes += mended
+    text, repaired = _without_complaints(source, text, other_plan, job.model)
+    changes += repaired
     beside, of_engine = engine.edited(text)
     notes += tuple(_left_beside(source, dict(written.files), beside))
-    kept = (*changes, *(change.told(now) for change in of_engine))
+    kept = (*changes, *(change.as_option(now) for change in of_engine))
     reached = engine.read(text, beside).row
     if reached is not None and "--overlap-grad-reduce" in other and not engine.theirs:
         reached = replace(reached, dp_overlap=wanted.dp_overlap)
@@ -126,8 +126,10 @@ def _of_spread_experts(
     return [out, *others, *degree, cut]
 
 
-def _mended(source: LaunchSource, text: str, wanted: LaunchFile, model: ModelSpec) -> tuple[str, list[OptionChange]]:
-    """A script with what is wrong besides its plan as the plan's own has it, and these changes: those that mend it.
+def _without_complaints(
+    source: LaunchSource, text: str, wanted: LaunchFile, model: ModelSpec
+) -> tuple[str, list[OptionChange]]:
+    """A script with what is wrong besides its plan as the plan's own has it, and these changes: those that repair it.
 
     Args:
         source: the user's script.

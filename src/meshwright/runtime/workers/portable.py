@@ -12,7 +12,7 @@ from jax.extend import core
 from jax.sharding import Mesh
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op, StepProgram
-from meshwright.compiler.instructions.turned_products import with_turned_products
+from meshwright.compiler.instructions.transposed_products import without_transposed_products
 from meshwright.errors import InputError, Problem, UnsupportedError
 
 
@@ -124,7 +124,7 @@ def _matched(program: StepProgram, mesh: int) -> dict[tuple[int, int], Instructi
 
 def _serialised(name: str, closed: core.ClosedJaxpr, platform: str) -> bytes:
     try:
-        written = export.export(jax.jit(core.jaxpr_as_fun(with_turned_products(closed))), platforms=[platform])
+        written = export.export(jax.jit(core.jaxpr_as_fun(without_transposed_products(closed))), platforms=[platform])
         return bytes(written(*closed.in_avals).serialize())
     except ImportError:
         raise UnsupportedError(

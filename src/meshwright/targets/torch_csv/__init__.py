@@ -172,5 +172,5 @@ TARGET = JobTarget(
     title="torch.distributed.pipelining",
     version="PyTorch 2.13 to 2.15",
     translate=_files,
-    untold=refused,
+    refusals_of=refused,
 )

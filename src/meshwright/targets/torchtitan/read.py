@@ -304,7 +304,7 @@ def _schedule(reader: KeyReader, pp: int, layers: int | None) -> tuple[str | Non
         why, fix = "plans do not have it", "use 1F1B, Interleaved1F1B or ZBV"
         reader.refuse(f"{_P}pipeline_parallel_schedule", said, why, fix)
     single = schedule in ("1f1b", "gpipe")
-    count, rule = stages.stages_told(reader, pp, layers, single=single)
+    count, rule = stages.stages_stated(reader, pp, layers, single=single)
     if count % pp or (single and count != pp) or (not single and count < 2 * pp):
         needs = f"{pp}" if single else f"a multiple of {pp}, at least {2 * pp}"
         why, fix = (

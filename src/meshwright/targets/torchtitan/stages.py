@@ -98,7 +98,7 @@ def _split(layers: int, *, starts: list[int]) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *starts], [*starts, layers], strict=True))
 
 
-def stages_told(reader: KeyReader, pp: int, layers: int | None, *, single: bool) -> tuple[int, Dealt | None]:
+def stages_stated(reader: KeyReader, pp: int, layers: int | None, *, single: bool) -> tuple[int, Dealt | None]:
     """How many virtual stages a configuration makes, and how layers are dealt to them; None where that is not known.
 
     Args:

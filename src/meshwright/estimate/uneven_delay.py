@@ -18,7 +18,7 @@ STEADY = 4
 """Times p micro-batches, beyond which the wait grows with their number."""
 
 
-def held_up(
+def uneven_delay(
     schedule: Schedule, shape: tuple[int, int, int], at_once: Float[np.ndarray, " plans"], workload: Workload
 ) -> Float[np.ndarray, " plans"] | None:
     """Mean micro-batches' worth of attention that a pipeline takes longer.

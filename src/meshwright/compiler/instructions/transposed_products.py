@@ -1,8 +1,8 @@
-"""Products whose result is turned round, as products of their operands in the other order.
+"""Products whose result is transposed, as products of their operands in the other order.
 
-JAX takes the gradient of a weight as (slopes, samples) and turns it into (samples, slopes). On several devices XLA
-makes of both one product of two turned matrices, for which its fast loops have no form: on CPUs the gradients of a
-decoder then take twice the time. The product of samples and slopes is the same sums, and turns nothing.
+JAX computes the gradient of a weight as (slopes, samples) and transposes it into (samples, slopes). On several devices
+XLA makes of both one product of two transposed matrices, for which its fast loops have no form: on CPUs the gradients
+of a decoder then take twice the time. The product of samples and slopes is the same sums and transposes nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from jax.extend import core
 
 
-def with_turned_products(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """A program that computes the same, without turning the results of its products.
+def without_transposed_products(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A program that computes the same without transposing the results of its products.
 
     Args:
         closed: the program; those inside of its loops, branches and ranks are rewritten, too.
@@ -29,8 +29,8 @@ def _rewritten(jaxpr: core.Jaxpr) -> core.Jaxpr:
     instead: dict[int, core.JaxprEqn | None] = {}
     for eqn in jaxpr.eqns:
         product = made.get(eqn.invars[0]) if eqn.primitive.name == "transpose" else None
-        if product is not None and reads[eqn.invars[0]] == 1 and _is_turned(product, eqn):
-            instead |= {id(eqn): _turned(product, eqn), id(product): None}
+        if product is not None and reads[eqn.invars[0]] == 1 and _is_transposed(product, eqn):
+            instead |= {id(eqn): _swapped(product, eqn), id(product): None}
     kept = [one for eqn in jaxpr.eqns if (one := instead.get(id(eqn), eqn)) is not None]
     return jaxpr.replace(
         eqns=[eqn.replace(params={key: _within(held) for key, held in eqn.params.items()}) for eqn in kept]
@@ -40,7 +40,7 @@ def _rewritten(jaxpr: core.Jaxpr) -> core.Jaxpr:
 def _within(held: Any) -> Any:
     """A parameter, the programs in it rewritten."""
     if isinstance(held, core.ClosedJaxpr):
-        return with_turned_products(held)
+        return without_transposed_products(held)
     if isinstance(held, core.Jaxpr):
         return _rewritten(held)
     if isinstance(held, tuple | list) and any(isinstance(one, core.ClosedJaxpr | core.Jaxpr) for one in held):
@@ -48,8 +48,8 @@ def _within(held: Any) -> Any:
     return held
 
 
-def _is_turned(product: core.JaxprEqn, turn: core.JaxprEqn) -> bool:
-    """Whether a product's own axes change places, the first operand's with the second's, and nothing else does."""
+def _is_transposed(product: core.JaxprEqn, transpose: core.JaxprEqn) -> bool:
+    """Whether a transpose swaps the axes of a product's operands, the first's with the second's, and no others."""
     (first, second), (batch, _) = product.params["dimension_numbers"]
     precision = product.params["precision"]
     if product.params.get("out_sharding") is not None or not (precision is None or isinstance(precision, tuple)):
@@ -58,10 +58,10 @@ def _is_turned(product: core.JaxprEqn, turn: core.JaxprEqn) -> bool:
     ours = len(product.invars[0].aval.shape) - len(first) - shared
     theirs = len(product.invars[1].aval.shape) - len(second) - shared
     behind = range(shared + ours, shared + ours + theirs)
-    return tuple(turn.params["permutation"]) == (*range(shared), *behind, *range(shared, shared + ours))
+    return tuple(transpose.params["permutation"]) == (*range(shared), *behind, *range(shared, shared + ours))
 
 
-def _turned(product: core.JaxprEqn, turn: core.JaxprEqn) -> core.JaxprEqn:
+def _swapped(product: core.JaxprEqn, transpose: core.JaxprEqn) -> core.JaxprEqn:
     sums, batch = product.params["dimension_numbers"]
     precision = product.params["precision"]
     params = {
@@ -69,4 +69,4 @@ def _turned(product: core.JaxprEqn, turn: core.JaxprEqn) -> core.JaxprEqn:
         "dimension_numbers": (sums[::-1], batch[::-1]),
         "precision": precision if precision is None else precision[::-1],
     }
-    return product.replace(invars=product.invars[::-1], outvars=turn.outvars, params=params)
+    return product.replace(invars=product.invars[::-1], outvars=transpose.outvars, params=params)

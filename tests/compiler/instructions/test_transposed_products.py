@@ -1,4 +1,4 @@
-"""Products turned round are the products of their operands in the other order."""
+"""Transposed products are the products of their operands in the other order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jax import lax
 from jax.extend import core
 
 from meshwright.compiler.inline import holds
-from meshwright.compiler.instructions.turned_products import with_turned_products
+from meshwright.compiler.instructions.transposed_products import without_transposed_products
 
 
 def drawn(*shape: int) -> jax.Array:
     return jnp.asarray(np.random.RandomState(sum(shape)).randn(*shape), jnp.float32)
 
 
-def check(fun: Any, *given: Any, turns: bool = False) -> None:
-    closed = with_turned_products(jax.make_jaxpr(fun)(*given))
-    assert any(holds(eqn, "transpose") for eqn in closed.eqns) is turns
+def check(fun: Any, *given: Any, transposes: bool = False) -> None:
+    closed = without_transposed_products(jax.make_jaxpr(fun)(*given))
+    assert any(holds(eqn, "transpose") for eqn in closed.eqns) is transposes
     for one, other in zip(core.jaxpr_as_fun(closed)(*given), jax.tree.leaves(fun(*given)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -31,7 +31,7 @@ def gradient(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("samples", [(5,), (2, 5)])
-def test_the_gradient_of_a_weight_turns_nothing(samples: tuple[int, ...]) -> None:
+def test_the_gradient_of_a_weight_transposes_nothing(samples: tuple[int, ...]) -> None:
     check(gradient, drawn(*samples, 3), drawn(3, 4))
 
 
@@ -53,6 +53,11 @@ def test_loops_and_branches_are_gone_through() -> None:
     check(looped, drawn(5, 3), drawn(3, 4))
 
 
-def test_what_is_turned_otherwise_or_read_twice_stays() -> None:
-    check(lambda a, b: jnp.einsum("bij,bjk->bik", a, b).transpose(1, 0, 2), drawn(2, 3, 4), drawn(2, 4, 5), turns=True)
-    check(lambda a, b: [(made := a @ b), made.T], drawn(3, 4), drawn(4, 5), turns=True)
+def test_what_is_transposed_otherwise_or_read_twice_stays() -> None:
+    check(
+        lambda a, b: jnp.einsum("bij,bjk->bik", a, b).transpose(1, 0, 2),
+        drawn(2, 3, 4),
+        drawn(2, 4, 5),
+        transposes=True,
+    )
+    check(lambda a, b: [(made := a @ b), made.T], drawn(3, 4), drawn(4, 5), transposes=True)
