@@ -431,10 +431,10 @@ def test_what_is_said_is_to_the_point(run: Run, words: str, said: str) -> None:
     assert ran.err.count("error[") == 1
 
 
-def test_every_option_without_its_value_is_named_with_what_stands_behind_it(run: Run) -> None:
+def test_every_option_without_its_value_is_named_with_what_follows_it(run: Run) -> None:
     ran = run("plan", "gpt2", "--gpus", "--seq", "1024", "--lora", "--top", "2", "--gbs")
     assert ran.code == 2
-    for option, why in (("--gpus", "--seq behind it"), ("--lora", "--top behind it"), ("--gbs", "nothing stands")):
+    for option, why in (("--gpus", "--seq behind it"), ("--lora", "--top behind it"), ("--gbs", "nothing follows")):
         assert f"{option} has no value\n  why: {why}" in ran.err
     assert "--lora r=16" in ran.err
     assert "has no place" not in ran.err

@@ -62,7 +62,7 @@ def test_what_people_write() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"a": 1, "a": 2}', "'a' stands twice"),
+        ('{"a": 1, "a": 2}', "'a' appears twice"),
         ('{\n"a" 1}', "line 2: a colon is missing"),
         ("{a: [1, 2", r"\] is missing"),
         ("{a: 1", "} is missing"),

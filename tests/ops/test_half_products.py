@@ -49,6 +49,6 @@ def test_routers_and_routed_experts_are_repeated_and_exchanges_are_not() -> None
     assert all(op.module == "" for op in found.ops if op.name in ("dispatch", "combine", "core attention"))
 
 
-def test_it_stands_alone() -> None:
-    with pytest.raises(InputError, match="stands alone"):
+def test_it_cannot_be_combined_with_other_modules() -> None:
+    with pytest.raises(InputError, match="cannot be combined"):
         Recompute(kind="selective", modules=(HALF_PRODUCTS, "mlp"))

@@ -38,7 +38,9 @@ TWO = descent(lambda w, x: (x @ w).mean())
         (lambda w, x: (x[::-1] @ w).var(), "rev mixes samples"),
         (lambda w, x: (jnp.sort(x, 0) @ w)[:3].mean(), "sort mixes samples"),
         (
-            lambda w, x: jax.lax.scan(lambda h, _: (jnp.tanh(h - h.mean(0)) @ w.T @ w, None), x @ w, length=2)[0].var(),
+            lambda w, x: jax.lax.scan(lambda h, _: (jnp.tanh(h - h.mean(0)) @ w.T @ w, None), x @ w, length=1024)[
+                0
+            ].var(),
             "in the midst of a loop",
         ),
         (lambda w, x: (jax.lax.pad(x, 0.0, ((1, -1, 0), (0, 0, 0))) @ w).mean(), "pad mixes samples"),
