@@ -32,8 +32,11 @@ def made_by(priced_by: Calibration | None, command: str = "") -> dict[str, Any]:
 
 @cache
 def version() -> str:
-    """Version of the package."""
-    return metadata.version("meshwright")
+    """Version of the package; `unknown` where its files are run without having been installed."""
+    try:
+        return metadata.version("meshwright")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @cache
