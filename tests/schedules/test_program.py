@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from meshwright.schedules import SCHEDULES
-from meshwright.schedules.events import Events, phases
+from meshwright.schedules.events import Events
 from meshwright.schedules.program import Program, compile_events
 
 NAMES = ["1f1b", "interleaved", "zb-h1", "zb-v", "gpipe", "dualpipev"]
@@ -34,13 +33,3 @@ def test_a_step_of_many_micro_batches_is_hardly_more_work_than_one_of_few(name: 
     few, many = (sum(segment.nodes for segment in compiled(name, m)[0].segments) for m in (128, 512))
     assert many <= 1.1 * few
     assert many < 0.5 * compiled(name, 512)[1]
-
-
-@pytest.mark.parametrize("ahead", range(1, 9))
-@pytest.mark.parametrize("length", [3, 4, 7])
-def test_a_stretch_repeats_from_its_first_node_to_its_last(ahead: int, length: int) -> None:
-    """However many nodes of another kind stand in front of what repeats, and behind it."""
-    periods, pattern = 40, np.arange(length)
-    code = np.concatenate((np.arange(ahead) + 100, np.tile(pattern, periods), np.arange(3) + 200))
-    ((first, period, found),) = phases(code, np.arange(len(code) + 1))
-    assert (first, period, found) == (ahead, length, periods)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.events import PERIOD_LEVELS, Events, phases, step_codes
+from meshwright.schedules.events import Events
 from meshwright.schedules.kinds import Kind
+from meshwright.schedules.periods import PERIOD_LEVELS, phases, step_codes
 from meshwright.shapes import Float, Int
 
 PLAIN_NODES = 4096
