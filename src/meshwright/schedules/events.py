@@ -124,7 +124,7 @@ class Events:
         return place[reads.reshape(-1)[source]], source
 
     @cached_property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[SteadyPhase, ...]:
         """Where the events repeat what they read and what they do."""
         reads, lags = (column[self.order] for column in self.gates)
         far = np.where(reads >= 0, np.arange(self.count)[:, None] - self.place[reads], 0)
@@ -133,7 +133,7 @@ class Events:
         own = self.duration_class()[self.head][self.order]
         code = step_codes(starts, own, *(lags * (far.max() + 1) + far).T)
         return tuple(
-            Phase(
+            SteadyPhase(
                 start=start,
                 events=length,
                 periods=periods,
@@ -217,7 +217,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class SteadyPhase:
     """A stretch of levels that repeats itself."""
 
     start: int
@@ -305,7 +305,7 @@ def event_ends(events: Events, seconds: ClassSeconds, micro_batches: int, factor
     return Solution(events=events, end_s=end_s, task_s=task_s, event_s=event_s, way_s=way_s)
 
 
-def _run_phase(phase: Phase, run: Callable[[int, int], None], found: np.ndarray) -> int:
+def _run_phase(phase: SteadyPhase, run: Callable[[int, int], None], found: np.ndarray) -> int:
     """Find the ends of a phase: level by level until its state returns, from there on by what one return adds.
 
     Args:

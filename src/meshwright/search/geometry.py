@@ -31,7 +31,7 @@ from meshwright.search.paths import (
     path_items,
 )
 from meshwright.search.shape_tables import PipelineShapes, ShapeTables
-from meshwright.search.space import MOST_PASSES, Space, pipelines_of, schedules_of
+from meshwright.search.space import MOST_PASSES, Space, pipelines_of, schedules_in
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import recompute_of
@@ -99,7 +99,7 @@ class ShapeFactory:
         """The factory for the recompute modes of the search; spaces equal in what shapes depend on share one."""
         words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
         own = Space(pins=tuple(p for p in space.pins if p[0] in AXES))
-        return _factory(model, workload.seq_len, words, own, schedules_of(own))
+        return _factory(model, workload.seq_len, words, own, schedules_in(own))
 
     def pipelines(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Schedules and chunk counts that p workers and m micro-batches allow."""

@@ -44,7 +44,7 @@ class Space:
         return dict(self.pins).get(axis)
 
 
-def schedules_of(space: Space) -> tuple[Schedule, ...]:
+def schedules_in(space: Space) -> tuple[Schedule, ...]:
     """Schedules of a space, in the order of the catalogue, then those with settings.
 
     Args:

@@ -19,7 +19,7 @@ from meshwright.targets import overrides, pytorch_pipeline
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
-from meshwright.targets.trainers.olmo_core_models import layers_of, model_of
+from meshwright.targets.trainers.olmo_core_models import olmo_layers, olmo_model
 from meshwright.targets.trainers.olmo_core_module import CLASS, FACTORY, LENGTH, LOADS, MODEL, TRAINS, script_keys
 
 TITLE = "OLMo-core"
@@ -61,7 +61,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     reader = KeyReader(keys=keys, file=(name, text), over=over, problems=module.problems)
     counted = "get_world_size" if devices is None else "\n"  # the question for devices stands before
     asked = tuple(_asked({path: text for path, text in module.open.items() if counted not in text}, over))
-    config = model_of(reader) if MODEL not in module.open else None
+    config = olmo_model(reader) if MODEL not in module.open else None
     row, notes = (None, ()) if asked else _row(reader, devices)
     launched = shared.launched(
         reader,
@@ -154,7 +154,7 @@ _SCHEDULES = {
 
 def _stages(reader: KeyReader, row: PlanRow) -> tuple[int, ...] | None:
     """Layers of each virtual stage: as many each, the rest one each to those in the middle, then to the last."""
-    layers, count = layers_of(reader), row.pp * row.vpp
+    layers, count = olmo_layers(reader), row.pp * row.vpp
     points = reader.get(f"{_PP}.split_points")
     if not isinstance(points, list) or len(points) != count - 1:
         each, more = divmod(layers, count)
@@ -242,7 +242,7 @@ def _recompute(reader: KeyReader) -> dict[str, Any]:
 
 def _every_feed_forward(reader: KeyReader) -> list[str]:
     """The feed-forward part of each layer by its own name."""
-    return [f"blocks.{at}.feed_forward" for at in range(layers_of(reader))]
+    return [f"blocks.{at}.feed_forward" for at in range(olmo_layers(reader))]
 
 
 def _optimizer(reader: KeyReader) -> str:

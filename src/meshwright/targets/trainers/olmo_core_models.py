@@ -64,7 +64,7 @@ _CAPACITY = 1.2
 _CHANGE_NOTHING = ("lb_loss_weight", "z_loss_weight", "reordered_norm", "qk_norm", "dropless", "capacity_factor")
 
 
-def layers_of(reader: KeyReader) -> int:
+def olmo_layers(reader: KeyReader) -> int:
     """Layers of the model; 1 where it is not known.
 
     Args:
@@ -127,7 +127,7 @@ def _ends(reader: KeyReader) -> dict[str, Any]:
     }
 
 
-def model_of(reader: KeyReader) -> Mapping[str, Any] | None:
+def olmo_model(reader: KeyReader) -> Mapping[str, Any] | None:
     """The model in the words of the transformers library; None of those that are not known.
 
     Args:
@@ -147,7 +147,7 @@ def model_of(reader: KeyReader) -> Mapping[str, Any] | None:
         if name not in (*_PLAIN, *SAME):
             reader.refuse(f"{MODEL}.{name}", "given", "what it changes of the model is not read", "name the model")
     heads = reader.degree(f"{MODEL}.n_heads", shape.heads)
-    layers = layers_of(reader)
+    layers = olmo_layers(reader)
     windows = _windows(reader, family, layers)
     return {
         **windows,
