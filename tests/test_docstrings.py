@@ -28,11 +28,40 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield below.lineno, value.value
 
 
+NO_ARGUMENT = re.compile(
+    r"(of|and|or|but|likewise|that|it|they|as|in|by|per|whose|which|with|without|for|on|to|into|from|at"
+    r"|behind|before|after|until|beside|between|beyond|under|over|inside|within|also|too|so)\b"
+)
+"""Words that begin the description of an argument without a noun: `job: as asked.`"""
+ARGUMENT = re.compile(r"    ([\w*]+): (.*)")
+
+
+def arguments(text: str) -> Iterator[tuple[str, str]]:
+    """Arguments that a docstring lists, each with the first line of its description."""
+    _, found, listed = text.partition("\nArgs:\n")
+    for line in listed.splitlines() if found else ():
+        if not line.startswith("    "):
+            return
+        if entry := ARGUMENT.fullmatch(line):
+            yield entry[1], entry[2]
+
+
 def test_every_docstring_begins_with_what_it_describes() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {text.splitlines()[0]}"
         for path in sorted(PACKAGE.rglob("*.py"))
         for line, text in texts(ast.parse(path.read_text()))
         if NO_NOUN.match(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_argument_is_named_by_what_it_is() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}: {described}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in texts(ast.parse(path.read_text()))
+        for name, described in arguments(text)
+        if NO_ARGUMENT.match(described)
     ]
     assert not found, "\n".join(found)

@@ -56,8 +56,9 @@ def within(time_s: float | None = None, memory_bytes: float | None = None) -> It
     """Answer a question within limits.
 
     Args:
-        time_s: from now on; None for no limit.
-        memory_bytes: of the process without what it held before beyond `FRESH_BYTES`; None for no limit.
+        time_s: the seconds from now on; None for no limit.
+        memory_bytes: the bytes of memory of the process without what it held before beyond `FRESH_BYTES`; None for no
+            limit.
     """
     if time_s is None and memory_bytes is None:
         yield
@@ -76,7 +77,7 @@ def within_share(share: float) -> Iterator[None]:
     """Do a first part of the question at hand within a share of the time that it has left, and within its memory.
 
     Args:
-        share: of the time, above 0 and at most 1.
+        share: the share of the time, above 0 and at most 1.
     """
     whole = _CURRENT.get()
     if whole is None:

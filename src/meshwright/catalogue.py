@@ -16,7 +16,7 @@ class Catalogue(MutableMapping[str, Entry]):
         """Read nothing yet.
 
         Args:
-            package: that has the files.
+            package: the package that has the files.
             places: `file:Class`, or `file:ENTRY` made in its file, by the name of the entry.
         """
         self._package, self._places = package, dict(places)

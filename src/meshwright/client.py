@@ -27,7 +27,7 @@ class Client:
     """A service at an address.
 
     Args:
-        url: of the service, as `meshwright serve` prints it.
+        url: the URL of the service, as `meshwright serve` prints it.
         token: what the service asks for, if it does.
         timeout_s: longest wait for one answer.
     """
@@ -46,7 +46,7 @@ class Client:
 
         Args:
             verb: such as plan, estimate or "models list".
-            fields: of the verb; `files` holds documents by name.
+            fields: the fields of the verb; `files` holds documents by name.
 
         Raises:
             InputError: the question is malformed; all problems together.
@@ -82,7 +82,7 @@ class Client:
         """The answer of a job, when it has one.
 
         Raises:
-            MeshwrightError: as `ask` raises, or the job was cancelled.
+            MeshwrightError: an error of `ask`, or the job was cancelled.
         """
         while self.job(name)["state"] not in _ENDED:
             time.sleep(every_s)

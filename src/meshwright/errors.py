@@ -58,7 +58,7 @@ class MeshwrightError(Exception):
 
         Args:
             problems: one or several.
-            what: of a single problem, as in `Problem`; so `why`, `fix` and `field`.
+            what: what is wrong, where there is a single problem, as in `Problem`; so are `why`, `fix` and `field`.
             why: the rule that is broken.
             fix: what to do about it.
             field: dotted path of the field.
@@ -191,8 +191,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = ""
     """The problem of a name nobody knows, with the nearest ones that exist.
 
     Args:
-        kind: of what it should name.
-        name: as it was given.
+        kind: the kind of what it should name.
+        name: the name as it was given.
         known: names, of which some are listed where none is near.
         remedy: what to do, where it says more than such a list.
     """

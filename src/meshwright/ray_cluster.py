@@ -96,7 +96,7 @@ def start_here(ray: ModuleType, **options: Any) -> None:
 
     Args:
         ray: the module.
-        options: of `ray.init`.
+        options: the options of `ray.init`.
 
     Raises:
         InputError: it does not start there either.

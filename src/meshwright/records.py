@@ -27,7 +27,7 @@ def fields_of(record: Any, *without: str) -> dict[str, Any]:
     """Fields of a dataclass by name, as data.
 
     Args:
-        record: of any dataclass.
+        record: the record of any dataclass.
         without: names that are left out.
     """
     return {name: plain(getattr(record, name)) for name in _names(record.__class__) if name not in without}
@@ -151,6 +151,6 @@ def visible(text: str) -> str:
     """Text for a terminal: characters that would command it are shown as `\\x1b` instead of sent.
 
     Args:
-        text: of anybody, such as names in files.
+        text: the text of anybody, such as names in files.
     """
     return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -44,7 +44,7 @@ def spread(values: Column, shape: tuple[int, ...]) -> Array:
 
     Args:
         values: not to be written to afterwards.
-        shape: of the result.
+        shape: the shape of the result.
     """
     own = np.asarray(values)
     return own if own.shape == shape else np.broadcast_to(own, shape)

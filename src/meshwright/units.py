@@ -33,7 +33,7 @@ def whole_number(text: str) -> int | None:
     """The whole number that a text is, in decimal digits; None for any other text.
 
     Args:
-        text: without a sign.
+        text: the number, without a sign.
     """
     return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 

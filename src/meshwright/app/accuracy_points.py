@@ -23,8 +23,8 @@ def accuracy_points(path: Path) -> dict[str, Any]:
         path: the file, as `validate` reads it.
 
     Returns:
-        By metric its score over all rows and its points, each with the number of its row; and all rows with what was
-        assumed of them, or why there is no prediction.
+        The score of each metric over all rows and its points, each with the number of its row; and all rows with what
+        was assumed of them, or why there is no prediction.
 
     Raises:
         InputError: the file is no such file, or has too many rows.

@@ -53,7 +53,7 @@ class Answer(Record):
         """Write the answer as JSON.
 
         Args:
-            path: of the file; written over if there is one.
+            path: the path of the file; written over if there is one.
         """
         from meshwright.formats.writing import write_file
 
@@ -101,8 +101,8 @@ def asked_with(answer: Answered, verb: str, request: Request) -> Answered:
     """An answer that knows its question.
 
     Args:
-        answer: to it.
-        verb: that was asked.
+        answer: the answer to it.
+        verb: the verb that was asked.
         request: what it was asked.
     """
     if isinstance(answer, Answer):

@@ -84,8 +84,8 @@ def calculon_estimate(
         app: a library name, a path or the content of Calculon's application file.
         execution: a path or the content of its execution file.
         system: a library name, a path or the content of its system file.
-        layers: also the block layer by layer.
-        fixed: with the model's known errors corrected.
+        layers: whether to give the block layer by layer, too.
+        fixed: whether the model's known errors are corrected.
 
     Returns:
         The 96 statistics.

@@ -89,13 +89,13 @@ def calibrate_from_log(
     """Compare a plan's measured step with its prediction and move the numbers behind both.
 
     Args:
-        log: of the run, as its framework printed it, or a CSV of steps.
-        plan: that ran.
+        log: the log of the run, as its framework printed it, or a CSV of steps.
+        plan: the plan that ran.
         asked: model, cluster and workload; length and batch are the log's by default. Its calibration is what the
             log's step moves, and what the new file builds on.
-        out_json: where the calibration goes; None writes nothing.
-        framework: that wrote the log; recognised by its lines by default.
-        ranked: also plan the job under the numbers of before and of after.
+        out_json: the JSON file where the calibration goes; None writes nothing.
+        framework: the framework that wrote the log; recognised by its lines by default.
+        ranked: whether to plan the job, too, under the numbers of before and of after.
 
     Returns:
         The calibration, and what was compared.

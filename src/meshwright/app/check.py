@@ -308,7 +308,7 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport, own: Job
     Args:
         source: the user's files.
         launch: what was read of them.
-        report: on them.
+        report: the report on them.
         own: the plan that they say; None where they say none.
     """
     inputs = report.inputs

@@ -57,7 +57,7 @@ def better_plan(
 
     Args:
         question: the plan that is checked, and what it is for.
-        estimate: of that plan; None where it is not legal.
+        estimate: the estimate of that plan; None where it is not legal.
         warnings: takes one where no plan can be searched.
         rule: what the target refuses; None for a plan of no target.
         sayable: whether the keys of a trainer say a plan; None where they say all.

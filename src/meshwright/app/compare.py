@@ -148,7 +148,7 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
 
     Args:
         first: a job, an entry of an answer, a plan file (`plans.json#1`), or one line.
-        second: likewise.
+        second: the second plan, in the same forms.
         asked: model, cluster and workload of plans of one line; those of the other plan where it names none.
 
     Returns:

@@ -113,9 +113,9 @@ def compare_with_run(
     """Predicted and measured side by side, by part of the step where the run states parts.
 
     Args:
-        plan: that ran: a job, an entry of an answer, a plan file, or one line with what is asked.
-        log: of its framework, a CSV of steps, or a trace of the PyTorch profiler.
-        framework: that wrote the log; recognised by its lines by default.
+        plan: the plan that ran: a job, an entry of an answer, a plan file, or one line with what is asked.
+        log: the log of its framework, a CSV of steps, or a trace of the PyTorch profiler.
+        framework: the framework that wrote the log; recognised by its lines by default.
         asked: model, cluster and workload of a plan that does not carry them; length and batch are the
             log's by default.
 

@@ -44,8 +44,8 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
 
     Args:
         training: what ran, under which plan; it goes on where as many devices are left.
-        devices: that are left.
-        machine: whose memory they share.
+        devices: the number of devices that are left.
+        machine: the machine whose memory they share.
         lost: meshes whose workers are gone.
 
     Raises:

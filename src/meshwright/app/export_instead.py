@@ -22,9 +22,9 @@ def instead(plan: PlanLike, job: Job, target: Target) -> Problem | None:
     """What to export in place of a plan that a target refuses; None where nothing is known that starts.
 
     Args:
-        plan: as it was given; a plan set holds others.
+        plan: the plan as it was given; a plan set holds others.
         job: the plan, on the nodes that it uses.
-        target: that refuses it.
+        target: the target that refuses it.
     """
     what = f"{target.title} does not start this plan"
     for number, other in _listed(plan):

@@ -123,9 +123,9 @@ def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -
     """The steps of a log of a job, and the prediction for them.
 
     Args:
-        log: where it was read.
+        log: the log where it was read.
         read: its content.
-        job: that ran.
+        job: the job that ran.
         row: its plan as one row of degrees; None where it needs more.
 
     Raises:

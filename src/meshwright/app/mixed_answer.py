@@ -66,8 +66,8 @@ def mixed_answer(
 
     Args:
         asked: the question.
-        source: that found the plans.
-        found: they, the best first, and what they are compared with.
+        source: the source that found the plans.
+        found: the plans, the best first, and what they are compared with.
         composition: who planned which slice, where parallelizers were asked.
     """
     best, aim = found.candidates[0], asked.aim

@@ -34,7 +34,7 @@ def page_source(request: PageRequest) -> PageSource:
     """What a page draws: plans handed on, those of a file, priced again, or those that the question finds.
 
     Args:
-        request: of `report` or `web`.
+        request: the request of `report` or `web`.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.
@@ -54,7 +54,7 @@ def answered(request: PageRequest, answer: PlanSet) -> PageSource:
 
     Args:
         request: the question.
-        answer: of it.
+        answer: the answer of it.
     """
     command = command_line("plan", request, without=NOT_OF_THE_PLAN)
     told = isinstance(answer.model, ModelSpec) and answer.cluster.homogeneous and answer.certificate is not None
@@ -98,7 +98,7 @@ def source_of(answer: PlanSet, command: str = "") -> PageSource:
     """An answer as the source of a page.
 
     Args:
-        answer: of `plan` or `estimate`.
+        answer: the answer of `plan` or `estimate`.
         command: gives it again.
     """
     return _source(answer.to_dict(), answer.plans, command)

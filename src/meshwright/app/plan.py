@@ -15,7 +15,7 @@ def plan(request: PlanRequest, *, trainers: bool = True) -> PlanSet | Replanned:
 
     Args:
         request: the question.
-        trainers: also say who runs the answer, as `plan_job` does.
+        trainers: whether to say who runs the answer, as `plan_job` does.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.

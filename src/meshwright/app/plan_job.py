@@ -46,7 +46,8 @@ def plan_job(request: PlanRequest, *, trainers: bool = True) -> PlanSet:
 
     Args:
         request: the question.
-        trainers: also ask who runs the best plan on one kind of device, on few devices for the best of each trainer.
+        trainers: whether to ask who runs the best plan on one kind of device, on few devices for the best of each
+            trainer.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.
@@ -143,7 +144,8 @@ def with_trainers(
         limits: pinned and forbidden axes, and schedules.
         aim: what the plans are ordered by, and limits of time and price.
         top: how many plans are shown.
-        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+        usual_devices: the number of usual devices for whose number a batch that nobody gave is chosen; None for those
+            of the cluster.
         launched: whether plans that a framework runs may stand for an answer that none runs, where they tie with it.
     """
     from meshwright.planning.run_by import asked_about, run_and_hold, run_by, run_by_reason  # loads the targets
@@ -237,8 +239,9 @@ def fine_tuned(
         limits: pinned and forbidden axes, and schedules.
         aim: what the plans are ordered by, and limits of time and price.
         top: how many plans to keep.
-        pareto: also find the front.
-        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+        pareto: whether to find the front.
+        usual_devices: the number of usual devices for whose number a batch that nobody gave is chosen; None for those
+            of the cluster.
 
     Returns:
         The answer, None where no trainer runs a plan that fits; and what each trainer found.
@@ -289,7 +292,7 @@ def plan_set(
 
     Args:
         inputs: the question.
-        one_kind: at least one plan; the second is the runner-up.
+        one_kind: the plans of one kind, at least one; the second is the runner-up.
         top: how many plans to keep.
         aim: what they are ordered by.
         target: framework whose plans were searched.

@@ -22,8 +22,8 @@ def plan_measured(request: PlanRequest) -> PlanSet:
     """The best plans of a model of a folder of profiles.
 
     Args:
-        request: with a model of the profiles, their folder, a cluster, and the global batch of the profiled length.
-            Each plan carries the numbers it uses of the profiles.
+        request: the request with a model of the profiles, their folder, a cluster, and the global batch of the profiled
+            length. Each plan carries the numbers it uses of the profiles.
 
     Returns:
         The plans, best first, with what mixing is worth.

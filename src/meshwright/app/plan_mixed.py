@@ -139,7 +139,7 @@ class _StageSpaces:
 
         Args:
             refuses: what the framework refuses of a job; None where none is asked for.
-            part: of the cluster.
+            part: the part of the cluster.
         """
         space, inputs = self.asked_for(part), self.inputs
         if refuses is None or not part.homogeneous:
@@ -163,7 +163,7 @@ def _usual_launcher(cluster: ClusterSpec, space_for: Callable[[Refusals, Cluster
     """The first framework that can run the model under what is pinned; None where none can.
 
     Args:
-        cluster: of the question.
+        cluster: the cluster of the question.
         space_for: the search space of a part of it for a framework.
     """
     for name, known in TARGETS.items():

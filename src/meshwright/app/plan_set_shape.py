@@ -28,7 +28,7 @@ def require_plan_set(document: Mapping[str, Any], path: str) -> None:
 
     Args:
         document: read from a file.
-        path: of the file, for the message.
+        path: the path of the file, for the message.
 
     Raises:
         InputError: a part is missing or of another kind.

@@ -94,9 +94,9 @@ def profile(
     """Measure this machine's first device and its links to the others.
 
     Args:
-        output: where the device file goes; nothing is written without it.
-        name: of the device; without it one made of what JAX calls it.
-        seconds: to spend, at least.
+        output: the output where the device file goes; nothing is written without it.
+        name: the name of the device; without it one made of what JAX calls it.
+        seconds: the seconds to spend, at least.
         tell: called with what is being timed.
 
     Returns:
@@ -214,7 +214,7 @@ def assumed_device(machine: Machine) -> DeviceSpec:
     """A device nobody has described: what is not measured is assumed.
 
     Args:
-        machine: where it is.
+        machine: the machine where it is.
     """
     assumed = Provenance(basis="assumed", source="not known of this device, and not measured")
     return DeviceSpec(

@@ -63,7 +63,7 @@ class Move:
         """Seconds of a step with its part of the seconds that moving takes: step x H / (H - moving).
 
         Args:
-            horizon_s: that the plan is used for, moving included.
+            horizon_s: the horizon in seconds that the plan is used for, moving included.
         """
         return _worth_s(self.step_time_s, self.state, horizon_s)
 
@@ -181,7 +181,7 @@ def replan(
     Args:
         source: the earlier plan: a plan file, or a job.
         lost: device numbers and ranges, `16-23`, or counts of a group or device, `8xH100`.
-        added: as `--gpus` takes it.
+        added: the devices added, as `--gpus` takes them.
         top: how many plans.
         pin: axes fixed to values, instead of the earlier plan's.
         forbid: axes left at their plain value.

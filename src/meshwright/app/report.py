@@ -51,7 +51,7 @@ class Report(Answer):
         """Write the report's content.
 
         Args:
-            path: of the file; written over if there is one.
+            path: the path of the file; written over if there is one.
         """
         write_file(path, self.text)
         return Path(path)

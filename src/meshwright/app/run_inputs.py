@@ -70,7 +70,7 @@ class RunInputs:
         """The training itself; loads JAX.
 
         Args:
-            options: where it runs.
+            options: the options where it runs.
         """
         from meshwright.runtime.training.of_job import job_training
         from meshwright.runtime.training.run import Training

@@ -170,11 +170,11 @@ def _answer(device: DeviceSpec, goal: Goal, sized: Sized, plans: PlanSet, usual_
     """The count in words, with its plans and the curve.
 
     Args:
-        device: of which so many are enough.
+        device: the device of which so many are enough.
         goal: what for.
         sized: the counts that were looked at, and the one that is the answer.
         plans: its plans.
-        usual_devices: for whose number a batch that nobody gave was chosen.
+        usual_devices: the number of usual devices for whose number a batch that nobody gave was chosen.
     """
     sizing, found = sized.sizing, sized.found
     assert found is not None, "a count meets the goal"

@@ -52,7 +52,7 @@ class RanTimeline:
         """Write both for Perfetto or Chrome.
 
         Args:
-            path: of the file; `.gz` compresses.
+            path: the path of the file; `.gz` compresses.
         """
         body = run_trace(
             self.name,
@@ -73,9 +73,9 @@ def timeline(step: ParallelizedStep, /, *arguments: Any, **keywords: Any) -> Ran
     """Run a step of `parallelize` once more with every instruction timed, and predict it from its executables alone.
 
     Args:
-        step: as `parallelize` made it; it is compiled and warmed up by a call or two before.
-        arguments: as the step takes them; the state is changed as by any call.
-        keywords: likewise.
+        step: the step as `parallelize` made it; it is compiled and warmed up by a call or two before.
+        arguments: the arguments as the step takes them; the state is changed as by any call.
+        keywords: the keyword arguments as the step takes them.
 
     Returns:
         Printed, both steps on one time axis; `save` writes them for Perfetto; `results` is what the step returned.

@@ -128,7 +128,7 @@ class SweepStudy:
 
         Args:
             number: its position.
-            values: of each axis, options first; of idle devices they say nothing.
+            values: the values of each axis, options first; of idle devices they say nothing.
         """
         chosen = list(zip(self.axes, values, strict=True))
         asked = {axis.name: value for axis, value in chosen if not axis.device}

@@ -151,7 +151,7 @@ def asked(question: StudyQuestion, top: int) -> Swept:
     """The answer of one question, as rows.
 
     Args:
-        question: of a study.
+        question: the question of a study.
         top: plans to keep.
     """
     from dataclasses import replace
@@ -230,7 +230,7 @@ def arrow_schema(axes: Sequence[StudyAxis]) -> Any:
     """Columns and their types.
 
     Args:
-        axes: of the study.
+        axes: the axes of the study.
     """
     arrow, _ = parquet()
     types = {"design": arrow.int32()}
@@ -258,8 +258,8 @@ def arrow_table(schema: Any, found: Swept) -> Any:
     """The rows of one combination as an Arrow table.
 
     Args:
-        schema: of the file.
-        found: with at least one plan.
+        schema: the schema of the file.
+        found: the plan set, of at least one plan.
     """
     arrow, _ = parquet()
     axes = {_column(name): value for name, value in found.values}
@@ -281,11 +281,11 @@ def effects(study: SweepStudy, designs: Sequence[Mapping[str, Any]]) -> list[dic
     Between clusters of which only one has a device, the numbers of that device differ too.
 
     Args:
-        study: whose axes.
+        study: the study with these axes.
         designs: what came of them.
 
     Returns:
-        Of every further value: pairs of designs, those of which both fit; geometric means of tokens per second, and of
+        For every further value: pairs of designs, those of which both fit; geometric means of tokens per second, and of
         the price of a token, over those with the first value; and in how many pairs only the one or the other fits.
     """
     return [_effect(axis, value, designs) for axis in study.varied for value in map(plain_value, axis.values[1:])]

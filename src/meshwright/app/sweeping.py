@@ -155,10 +155,10 @@ def stream(
 
     Args:
         designs: all of the sweep.
-        file: where they go.
+        file: the file where they go.
         search: what comes of designs, with what does their tasks.
         write: puts what came of one into the file; how much was searched for it.
-        noun: of that: `executions`, `plans`.
+        noun: the noun of that: `executions`, `plans`.
         resume: go on with what is there.
         ray: address of a Ray cluster; None for the cores of this machine.
         told: called as designs end.

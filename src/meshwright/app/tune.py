@@ -238,7 +238,7 @@ def _tuned(
     """Run the studies; when comparing, a tuner that breaks is left out and listed as such.
 
     Args:
-        space: to be tuned.
+        space: the space to be tuned.
         size: its legal points.
         optimum: the best of them, if it is known.
         options: how tuners look.

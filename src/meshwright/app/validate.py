@@ -135,7 +135,7 @@ def validate(measured: str | Path, output: str | Path | None = None, fail_above:
 
     Args:
         measured: the runs; its columns are listed in the documentation.
-        output: where the predictions go, one row per input row, in its order; None writes nothing.
+        output: the output where the predictions go, one row per input row, in its order; None writes nothing.
         fail_above: median absolute error in percent above which the result is a violation.
 
     Returns:
@@ -180,9 +180,9 @@ def compared_rows(
     """Usable rows that have a measurement of a metric, each with its prediction.
 
     Args:
-        records: of the measured file.
-        predictions: in the same order.
-        metric: in METRICS.
+        records: the records of the measured file.
+        predictions: the predictions in the same order.
+        metric: the metric in METRICS.
         by: column to group by.
     """
     found = []

@@ -52,8 +52,9 @@ class Verb:
         """The answer to a request.
 
         Args:
-            request: of this verb.
-            told: of the use case: functions that it calls while it works, parts of the answer that are left out.
+            request: the request of this verb.
+            told: the further arguments of the use case: functions that it calls while it works, parts of the answer
+                that are left out.
         """
         use = loaded(f"{self.home}.{self.use}")
         if self.apart:

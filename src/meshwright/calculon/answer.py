@@ -66,9 +66,9 @@ def space_answer(space: ExecutionSpace, part: SearchedPart, *, started: float, f
 
     Args:
         space: the space.
-        part: of all of it.
+        part: the part of all of it.
         started: reading of `time.perf_counter` when the search began.
-        fixed: as it was searched.
+        fixed: whether the known errors were corrected in the search.
     """
     best, front = (_priced(space, points, fixed=fixed) for points in (part.best, part.front))
     counts = part.counts

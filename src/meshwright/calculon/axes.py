@@ -189,7 +189,7 @@ def optimal_execution(
 
     Args:
         system: offload is an axis where its second memory tier is not empty.
-        datatype: of all executions.
+        datatype: the datatype of all executions.
         tp_overlap: overlap of tensor-parallel traffic is an axis.
         dp_overlap: overlap of data-parallel traffic is an axis.
 

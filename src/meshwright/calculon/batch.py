@@ -71,7 +71,7 @@ def batch(rows: ExecutionRows, *, needs: bool = False) -> Batch:
 
     Args:
         rows: the executions.
-        needs: also the bandwidths that would hide data-parallel traffic.
+        needs: whether to give the bandwidths that would hide data-parallel traffic.
     """
     blocks = flow(rows)
     chunk = chunk_s(rows, blocks)

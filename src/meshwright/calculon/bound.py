@@ -113,8 +113,8 @@ class Relaxed:
             table: settings of the cells.
             cells: one per row.
             settings: rows of the table, one of each projection that is bounded.
-            microbatches: per replica.
-            offload: as the settings say; otherwise nothing is offloaded, which no offload is quicker than.
+            microbatches: the micro-batches per replica.
+            offload: the offload as the settings say; otherwise nothing is offloaded, which no offload is quicker than.
         """
         given: dict[str, Any] = {
             "data_par_net": np.int64(self.free),

@@ -37,7 +37,7 @@ def gradient_traffic(rows: ExecutionRows, flow: Flow, *, needs: bool) -> Gradien
     Args:
         rows: the executions.
         flow: their blocks' backward times.
-        needs: also the two required bandwidths.
+        needs: whether to give the two required bandwidths.
     """
     columns = rows.columns
     block_s, link_s = reduction_s(rows)
@@ -77,7 +77,7 @@ def hidden_s(rows: ExecutionRows, flow: Flow, room: Room, block_s: Column) -> Co
         rows: the executions.
         flow: their blocks' backward times.
         room: what the traffic may hide behind.
-        block_s: to reduce a block's gradients.
+        block_s: the block seconds to reduce a block's gradients.
     """
     return _Window.of(rows, flow, room).exposed_s(rows, flow, block_s)
 

@@ -146,11 +146,11 @@ class Builder:
         """A layer that does little per element.
 
         Args:
-            name: of the layer.
+            name: the name of the layer.
             x: elements.
             sizes: flop and elements per element; bytes and weights as they are.
             moved: elements moved per element, forward and backward.
-            flags: of the layer.
+            flags: the flags of the layer.
         """
         moved_bytes = None if moved is None else moved * x * self.keys.element_bytes
         forward, gradient, weights = sizes.flop

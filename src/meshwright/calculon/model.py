@@ -57,7 +57,7 @@ def price(app: Application, system: System, columns: ExecutionColumns, *, fixed:
         app: the application.
         system: the system.
         columns: the executions; legal or not.
-        fixed: without the errors of the original that the manual lists.
+        fixed: whether to correct the errors of the original that the manual lists.
 
     Returns:
         One row per execution. Rejected rows' statistics are NaN; rows rejected for memory keep them.

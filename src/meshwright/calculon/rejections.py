@@ -27,9 +27,9 @@ def reason(
         app: the application.
         system: the system.
         execution: the rejected row.
-        code: of `reject` or of `price`.
+        code: the code of `reject` or of `price`.
         tier1_bytes: need of the first memory tier, where that is the reason.
-        tier2_bytes: of the second.
+        tier2_bytes: the bytes of tier 2 of the second.
     """
     rule = RULES[code]
     if code in (MEMORY_TIER1, MEMORY_TIER2):
@@ -75,7 +75,7 @@ def rejection(priced: CalculonColumns, row: int, app: Application, system: Syste
 
     Args:
         priced: the executions.
-        row: of the rejected one.
+        row: the row of the rejected one.
         app: the application.
         system: the system.
         execution: the rejected one.

@@ -91,7 +91,7 @@ def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dic
 
     Args:
         lines: application and system as library names, paths or objects; blank lines are skipped.
-        fixed: with the model's known errors corrected.
+        fixed: whether the model's known errors are corrected.
 
     Yields:
         `{ok, error, stats}` per line, in order; a malformed line is an error of that line only.

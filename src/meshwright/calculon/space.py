@@ -120,7 +120,7 @@ class ExecutionSpace:
             table: settings of the cells.
             cells: one per row.
             settings: rows of the table.
-            microbatches: per replica.
+            microbatches: the micro-batches per replica.
             given: columns or values that replace the table's.
         """
         values: dict[str, Any] = {
@@ -141,7 +141,7 @@ class ExecutionSpace:
         """The executions of these numbers.
 
         Args:
-            numbers: from 0 to `size` - 1, any order.
+            numbers: the numbers from 0 to `size` - 1, any order.
         """
         numbers = np.asarray(numbers, dtype=np.int64)
         split = np.searchsorted(self._first, numbers, side="right") - 1

@@ -115,7 +115,7 @@ def sweep(
         designs: what to search.
         goal: what for.
         runner: does the parts; in this process by default.
-        executions: of a part, about.
+        executions: the number of executions of a part, about.
 
     Returns:
         What came of each design, in order, each as soon as it and all before it have ended.
@@ -193,7 +193,7 @@ def fingerprint(designs: list[Design], goal: SearchGoal, *, every: bool) -> str:
 
     Args:
         designs: all of the sweep.
-        goal: of each search.
+        goal: the goal of each search.
         every: all accepted executions are written.
     """
     data = {

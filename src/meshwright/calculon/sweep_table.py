@@ -48,7 +48,7 @@ def arrow_table(
         numbers: positions in the design's space.
         columns: the executions.
         values: statistics by name.
-        rank: by position, of the best executions.
+        rank: the rank by position, of the best executions.
         front: positions on the front.
     """
     arrow, _ = parquet()

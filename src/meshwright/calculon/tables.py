@@ -104,11 +104,11 @@ class FittingCells(Table):
         """Rows with bounds over all their settings, offload left out.
 
         Args:
-            chunk: of the cells.
+            chunk: the chunk of the cells.
             cell: one per row.
             memory: memory setting of each row.
-            tier1_bytes: that it needs of the first tier.
-            tier2_bytes: of the second.
+            tier1_bytes: the bytes of tier 1 that it needs of the first tier.
+            tier2_bytes: the bytes of tier 2 of the second.
         """
         table, cells = chunk.table, chunk.cells
         light, coarse = table.light, table.coarse

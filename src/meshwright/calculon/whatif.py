@@ -79,7 +79,7 @@ def system_numbers(system: System, datatypes: tuple[str, ...]) -> Iterator[Syste
 
     Args:
         system: the system.
-        datatypes: that executions use; engines of others do not count.
+        datatypes: the datatypes that executions use; engines of others do not count.
     """
 
     def number(name: str, value: float, unit: str, *path: str | int) -> SystemNumber:
@@ -134,10 +134,10 @@ def what_if(
     """How the best execution's sample rate changes with each number of the system, searched anew each time.
 
     Args:
-        space: of the unchanged system.
+        space: the space of the unchanged system.
         axes: makes the axes of a changed one.
         factors: each number is multiplied by each of these, one number at a time.
-        fixed: without the model's known errors.
+        fixed: whether to correct the model's known errors.
         progress: called with the searches done and the searches in all.
 
     Returns:

@@ -53,7 +53,7 @@ def causes(step: StepOn, measured_s: float, parts: Sequence[MeasuredPart], known
     Args:
         step: the plan that ran.
         measured_s: seconds of its step.
-        parts: of it that the run reports apart.
+        parts: the parts of it that the run reports apart.
         known: values and doubt of the numbers.
     """
     doubts, says = doubted_numbers(step, known), observed(step, measured_s, known, parts)

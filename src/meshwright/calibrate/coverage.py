@@ -72,7 +72,7 @@ def covering_ranges(fit: Fit, steps: Sequence[MeasuredStep]) -> Coverage:
     be wider for LEVEL of all left-out runs is put on top (split conformal prediction, sources as splits).
 
     Args:
-        fit: with the errors of runs whose source was left out.
+        fit: the fit with the errors of runs whose source was left out.
         steps: its runs.
 
     Returns:
@@ -128,9 +128,9 @@ def quantile_weights(doubts: Doubts, errors: Runs, weights: Runs) -> Float[np.nd
     As ln is monotone, a quantile of ln|r| is that of |r|. A linear program: ln|r| = f b + u - v with u, v >= 0.
 
     Args:
-        doubts: of each run, the base first.
+        doubts: the doubts about each run, the base first.
         errors: |ln(predicted / measured)|.
-        weights: of the runs.
+        weights: the weights of the runs.
 
     Source: Koenker and Bassett, "Regression Quantiles", Econometrica 1978.
     """

@@ -113,7 +113,7 @@ def fit_curves(timings: Timings, base: KernelEfficiency, units: int, nominal: di
     """Numbers under which the kernels' formulas take as long as the device did.
 
     Args:
-        timings: of one device.
+        timings: the timings of one device.
         base: tiles, and what was not measured.
         units: tiles the device works on at once.
         nominal: peaks in FLOP/s by dtype; empty where none is known.

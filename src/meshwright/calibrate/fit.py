@@ -124,8 +124,9 @@ def fit(
 
     Args:
         steps: runs with measurements.
-        rounds: of linearisation; ROUNDS by default. With 0 the numbers stay at `start`: sources are left out there.
-        parameters: that may move; every one of the runs' devices and frameworks by default.
+        rounds: the number of rounds of linearisation; ROUNDS by default. With 0 the numbers stay at `start`: sources
+            are left out there.
+        parameters: the parameters that may move; every one of the runs' devices and frameworks by default.
         start: values to linearise at first, by name; the priors for the rest. Numbers of an earlier fit save rounds.
         tell: takes a line about each round.
         between: standard deviation of what all runs of a source are off by together; 0 where the numbers are to say
@@ -303,8 +304,8 @@ def own_fields(device: DeviceSpec, calibration: Calibration | None) -> frozenset
     """Numbers that a device states for itself, as one of less power does: those of its generation do not reach it.
 
     Args:
-        device: as the library gives it.
-        calibration: that its generation's numbers are of; the library's own by default.
+        device: the device as the library gives it.
+        calibration: the calibration that its generation's numbers are of; the library's own by default.
     """
     shared = kernel_efficiency(device.efficiency.generation, calibration)
     fields = (quantity.field for quantity in QUANTITIES if quantity.scope == "device")

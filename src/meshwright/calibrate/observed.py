@@ -152,7 +152,7 @@ def observed(step: StepOn, measured_s: float, known: Calibration, parts: Sequenc
 
     Args:
         step: the plan that ran.
-        measured_s: of the whole.
+        measured_s: the measured seconds of the whole.
         known: what it is predicted by.
         parts: measured apart; those that are hardly any of the step say nothing.
     """

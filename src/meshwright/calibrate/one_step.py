@@ -67,7 +67,7 @@ def learn(step: StepOn, measured_s: float, known: Calibration, parts: Sequence[M
         step: the plan that ran.
         measured_s: seconds of its step.
         known: values and doubt before.
-        parts: of the step that the run reports apart, which tell numbers apart that the whole does not.
+        parts: the parts of the step that the run reports apart, which tell numbers apart that the whole does not.
 
     Returns:
         Values and doubt after; under them, times `own`, the plan takes `measured_s`.

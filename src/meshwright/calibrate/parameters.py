@@ -100,7 +100,7 @@ def fitted_quantities(generations: Iterable[str], frameworks: Iterable[str]) -> 
     """Every quantity of these owners that is not zero without a fit.
 
     Args:
-        generations: of devices.
+        generations: the generations of devices.
         frameworks: lines, or generations of them as `canonical` names them.
     """
     names = {canonical(name) for name in frameworks}
@@ -123,8 +123,8 @@ def hardware_with(values: Mapping[Parameter, float], group: NodeGroup, workload:
     """The hardware of a group under other numbers than the library's.
 
     Args:
-        values: of the parameters that move; those of other owners are left out.
-        group: where the run ran.
+        values: the values of the parameters that move; those of other owners are left out.
+        group: the group where the run ran.
         workload: its format and framework.
     """
     efficiency, name = group.device.efficiency, canonical(workload.software)

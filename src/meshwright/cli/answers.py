@@ -110,8 +110,8 @@ def print_error_found(error: MeshwrightError, words: Sequence[str]) -> None:
     """An error of `check --report` as a report, which a pipeline reads whatever the exit code.
 
     Args:
-        error: that ended the command.
-        words: of the command.
+        error: the error that ended the command.
+        words: the words of the command.
     """
     after = dict(pairwise([*words, ""]))
     form = next((word.partition("=")[2] for word in words if word.startswith("--report=")), after.get("--report", ""))

@@ -32,7 +32,7 @@ def typer_command(
     """The function that typer makes a command of.
 
     Args:
-        request: whose fields are the options.
+        request: the request whose fields are the options.
         act: what is done with the request that was typed, and with how the answer is shown.
         output: options that say how it is shown.
         everything: whether help describes options that are rarely used, too.
@@ -118,8 +118,8 @@ def command_for(app: typer.Typer, *, whole: bool) -> Any:
     """The parser of a command line.
 
     Args:
-        app: with the verb that is called.
-        whole: it has all verbs, as none is called: what is typed is no use.
+        app: the app with the verb that is called.
+        whole: whether it has all verbs, as none is called: what is typed is no use.
     """
     command = typer.main.get_command(app)
     if not whole:

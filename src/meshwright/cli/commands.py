@@ -90,7 +90,7 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
     """Put verbs on an application, each in its group.
 
     Args:
-        app: where they go.
+        app: the app to which they are added.
         verbs: their names.
         everything: whether help describes options that are rarely used, too.
         described: whether help is asked for.

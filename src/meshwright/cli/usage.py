@@ -44,8 +44,8 @@ def refuse_missing_values(words: Sequence[str], parameters: Sequence[Any], path:
     """Let nobody take the option that follows for the value of one before it.
 
     Args:
-        words: behind a verb.
-        parameters: of the verb.
+        words: the words behind a verb.
+        parameters: the parameters of the verb.
         path: the verb.
 
     Raises:

@@ -28,7 +28,7 @@ def watch(words: Sequence[str]) -> int:
     """Answer until interrupted.
 
     Args:
-        words: after the command's name, as typed.
+        words: the words after the command's name, as typed.
 
     Returns:
         The exit code: 0 when it is interrupted.

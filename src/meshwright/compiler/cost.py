@@ -58,7 +58,7 @@ def eqns_flop(eqns: Iterable[core.JaxprEqn]) -> float:
     """Floating-point operations of equations.
 
     Args:
-        eqns: in any order.
+        eqns: the equations in any order.
     """
     return sum(eqn_flop(eqn) for eqn in eqns)
 
@@ -119,7 +119,7 @@ def size_of(atom: Any) -> int:
     """Elements of a variable or literal.
 
     Args:
-        atom: with a shape.
+        atom: a variable or literal with a shape.
     """
     return math.prod(atom.aval.shape)
 
@@ -128,7 +128,7 @@ def bytes_of(atom: Any) -> int:
     """Bytes of a variable or literal.
 
     Args:
-        atom: with a shape and a type.
+        atom: a variable or literal with a shape and a type.
     """
     return aval_bytes(atom.aval)
 

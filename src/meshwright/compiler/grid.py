@@ -83,7 +83,7 @@ class DeviceGrid:
             expert_tensor: ranks that split each expert.
             shard_group: data x context ranks that ZeRO splits over (HSDP); 0 for all.
             domain: expert ranks that exchange among themselves first; 1 for one exchange of all.
-            blocks: of the tensor ranks, whose axes are those of the grid.
+            blocks: the blocks of the tensor ranks, whose axes are those of the grid.
 
         Raises:
             InputError: the two ways to share the devices have borders with no whole number of ranks between them.
@@ -139,7 +139,7 @@ class DeviceGrid:
         """Axes of the grid of axes of a tensor group.
 
         Args:
-            names: as `blocks` has them.
+            names: the names as `blocks` has them.
         """
         assert self.blocks is not None
         found = dict(zip((name for name, size in self.blocks.axes if size > 1), self.tensor, strict=True))
@@ -149,7 +149,7 @@ class DeviceGrid:
         """How ranks of a grid with blocks split [samples, length, width].
 
         Args:
-            held: by the ranks of a tensor group.
+            held: what the ranks of a tensor group hold.
         """
         sides = [self.block_axes(held.over(side)) for side in SIDES]
         return _spec([(*self.data, *sides[0]), (*self.tokens, *sides[1]), sides[2]])
@@ -158,7 +158,7 @@ class DeviceGrid:
         """Ranks along some axes.
 
         Args:
-            axes: of the grid.
+            axes: the axes of the grid.
         """
         found = dict(self.sizes)
         return prod(found[axis] for axis in axes)
@@ -172,7 +172,7 @@ class DeviceGrid:
         """Axes along which ranks of a kind run.
 
         Args:
-            ranks: which, or the axes themselves.
+            ranks: the family of ranks, or the axes themselves.
         """
         if not isinstance(ranks, Ranks):
             return ranks
@@ -182,8 +182,8 @@ class DeviceGrid:
         """Axes along which each axis of a value is split, where they divide it.
 
         Args:
-            shape: of the value.
-            axes: that should split it, by its axis.
+            shape: the shape of the value.
+            axes: the axes that should split it, by its axis.
         """
         return [found if length % self.size(found := axes.get(at, ())) == 0 else () for at, length in enumerate(shape)]
 
@@ -191,8 +191,8 @@ class DeviceGrid:
         """How ranks split a weight.
 
         Args:
-            ranks: by axis of the weight.
-            shape: of the weight.
+            ranks: the ranks by axis of the weight.
+            shape: the shape of the weight.
         """
         return _spec(self.dividing(shape, {axis: self.along(kind) for axis, kind in ranks.items()}))
 
@@ -201,7 +201,8 @@ class DeviceGrid:
 
         Args:
             value: any.
-            axes: of the grid along which each axis of the value is split; those that do not divide it are left out.
+            axes: the axes of the grid along which each axis of the value is split; those that do not divide it are left
+                out.
         """
         spec = _spec(self.dividing(value.shape, dict(enumerate(axes))))
         return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
@@ -239,8 +240,8 @@ class GridSharding:
         """Find the values that are split.
 
         Args:
-            step: whose.
-            split: by path.
+            step: the step that it belongs to.
+            split: the split by path.
             data: what ZeRO splits.
         """
         places = jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))
@@ -258,9 +259,9 @@ class GridSharding:
         """How a value is sharded.
 
         Args:
-            role: of the value.
-            var: of the step or of its loss.
-            devices: of the mesh, over all axes.
+            role: the role of the value.
+            var: the variable of the step or of its loss.
+            devices: the number of devices of the mesh, over all axes.
         """
         grid, shape = self.split.grid, list(var.aval.shape)
         if role is ValueRole.SAMPLES:

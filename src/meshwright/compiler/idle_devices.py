@@ -29,10 +29,10 @@ def idle_devices_notice(
     """What is said about devices that do no work of their own.
 
     Args:
-        step: that runs.
-        stages: of its loss, in order.
-        shardings: of values, by mesh.
-        meshes: of devices.
+        step: the step that runs.
+        stages: the stages of its loss, in order.
+        shardings: the shardings of values, by mesh.
+        meshes: the meshes of devices.
     """
     return (*_repeated(step, shardings, meshes), *_undivided(shardings), *_uncut(stages))
 

@@ -21,8 +21,8 @@ def flat_jaxpr(fun: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) 
     """The jaxpr of a function of flat arguments, its calls opened.
 
     Args:
-        fun: of arrays, returns a list of arrays.
-        shapes: of its arguments.
+        fun: the function of arrays, returns a list of arrays.
+        shapes: the shapes of its arguments.
     """
     return opened(jax.make_jaxpr(fun)(*shapes))
 
@@ -62,7 +62,7 @@ def _opened_body(
         jaxpr: the body.
         names: what its variables are called outside; grows. Every result gets a name of its own, as one body may be
             called many times.
-        constants: of opened calls; grows.
+        constants: the constants of opened calls; grows.
         calls: primitives that are opened.
         caller: the call that the body is of; None for the whole program.
     """
@@ -101,7 +101,7 @@ def piece(
     """Some equations of a program as a program of their own.
 
     Args:
-        jaxpr: where they stand.
+        jaxpr: the jaxpr where they stand.
         eqns: the equations, in order.
         inputs: variables it takes; without it what the equations read and do not write, in order of use.
         outputs: variables it returns; without it all that the equations write.
@@ -128,7 +128,7 @@ def free_variables(eqns: Sequence[core.JaxprEqn]) -> list[core.Var]:
     """Variables that equations read and do not write, in order of use.
 
     Args:
-        eqns: in order.
+        eqns: the equations in order.
     """
     written: set[core.Var] = set()
     free: dict[core.Var, None] = {}
@@ -152,7 +152,7 @@ def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
     """Programs inside an equation: bodies of loops, branches, functions with rules of their own.
 
     Args:
-        eqn: of a traced program.
+        eqn: the equation of a traced program.
     """
     # Asked of every equation several times: most parameters are numbers and shapes.
     return [inner for value in eqn.params.values() if isinstance(value, HOLDS) for inner in programs_in(value)]
@@ -162,8 +162,8 @@ def holds(eqn: core.JaxprEqn, name: str) -> bool:
     """Whether an equation is of a primitive, or one inside of it is, at any depth.
 
     Args:
-        eqn: of a traced program.
-        name: of the primitive.
+        eqn: the equation of a traced program.
+        name: the name of the primitive.
     """
     return eqn.primitive.name == name or any(holds(one, name) for inner in programs_of(eqn) for one in inner.eqns)
 
@@ -172,7 +172,7 @@ def programs_in(value: Any) -> list[core.Jaxpr]:
     """Programs that a parameter of an equation holds.
 
     Args:
-        value: of the parameter.
+        value: the value of the parameter.
     """
     held = value if isinstance(value, tuple | list) else (value,)
     return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]
@@ -183,7 +183,7 @@ def reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn], *, by_gradient:
 
     Args:
         start: the others.
-        eqns: in order.
+        eqns: the equations in order.
         by_gradient: whether only those count that have a gradient by them.
     """
     found = set(start)
@@ -219,6 +219,6 @@ def has_gradient(dtype: Any) -> bool:
     """Whether gradients go through values of a type: not through whole numbers, such as how many words chose an expert.
 
     Args:
-        dtype: of NumPy or JAX.
+        dtype: the number format of NumPy or JAX.
     """
     return bool(jax.dtypes.issubdtype(dtype, jnp.inexact))

@@ -57,7 +57,7 @@ class Join:
         """The one value.
 
         Args:
-            given: of each micro-batch, in order.
+            given: the values of the micro-batches, in order.
         """
         if self.apart:
             one, each = replace(self, apart=0, updates=1), len(given) // self.apart
@@ -74,7 +74,7 @@ class Join:
         """Shape of the one value.
 
         Args:
-            aval: of the result of one micro-batch.
+            aval: the abstract value of the result of one micro-batch.
             count: micro-batches.
         """
         if self.apart:

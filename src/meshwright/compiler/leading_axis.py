@@ -85,7 +85,7 @@ def spread_partition(
     """Carry partitions along equations in both directions, until nothing is added.
 
     Args:
-        eqns: in order.
+        eqns: the equations in order.
         known: partitions that are given; grows.
         fixed: variables that stay whole.
     """
@@ -114,8 +114,8 @@ def scaled_partition(bounds: Bounds, size: int) -> Bounds | None:
     """The same partition of an axis of another size; None where an entry would be cut.
 
     Args:
-        bounds: of a partition.
-        size: of the other axis.
+        bounds: the bounds of a partition.
+        size: the size of the other axis.
     """
     if any(bound * size % bounds[-1] for bound in bounds):
         return None
@@ -137,7 +137,7 @@ class Stacking:
         """Inputs of the step, of what the user passes.
 
         Args:
-            leaves: as the user passes them; the state alone, or all of them.
+            leaves: the leaves as the user passes them; the state alone, or all of them.
             part: parts of a leaf.
         """
         found: list[Any] = []
@@ -157,7 +157,7 @@ class Stacking:
         """What the user gets, of the outputs of the step.
 
         Args:
-            outputs: of the step.
+            outputs: the outputs of the step.
             join: parts to one value.
         """
         return _grouped(outputs, self.outputs, join)
@@ -166,7 +166,7 @@ class Stacking:
         """What the user passes, of the inputs of the step.
 
         Args:
-            inputs: of the step; the state alone, or all of them.
+            inputs: the inputs of the step; the state alone, or all of them.
             join: parts to one value.
         """
         return _grouped(inputs, self.inputs, join)
@@ -191,7 +191,7 @@ def tree_in_parts(tree: Any, partitions: Sequence[Bounds | None]) -> Any:
 
     Args:
         tree: structure, of whole leaves.
-        partitions: of each leaf.
+        partitions: the partitions of each leaf.
     """
     return jax.tree.structure(
         jax.tree.unflatten(tree, [0 if own is None else (0,) * (len(own) - 1) for own in partitions])
@@ -222,7 +222,7 @@ class Parting:
         """An operand in parts, which become operands.
 
         Args:
-            var: whose partition is known.
+            var: the variable whose partition is known.
         """
         self.parts[var] = tuple(_part_of(var, high - low) for low, high in spans(self.known[var]))
         return self.parts[var]
@@ -245,8 +245,8 @@ class Parting:
         """An equation as it is.
 
         Args:
-            eqn: on variables of the new program.
-            origin: where it comes from.
+            eqn: the equation on variables of the new program.
+            origin: the origin where it comes from.
         """
         self.eqns.append(eqn)
         self.origins.append(origin)
@@ -255,9 +255,9 @@ class Parting:
         """A value in one piece.
 
         Args:
-            atom: of the old program.
+            atom: a variable or literal of the old program.
             reader: equation that wants it.
-            place: of the reader.
+            place: the place of the reader.
         """
         if not isinstance(atom, core.Var) or atom not in self.parts:
             return atom
@@ -270,10 +270,10 @@ class Parting:
         """A value in parts.
 
         Args:
-            atom: of the old program.
-            bounds: of the parts.
+            atom: a variable or literal of the old program.
+            bounds: the bounds of the parts.
             reader: equation that wants them.
-            place: of the reader.
+            place: the place of the reader.
         """
         if isinstance(atom, core.Var) and atom in self.parts and self.known[atom] == bounds:
             return self.parts[atom]
@@ -347,7 +347,7 @@ def spans(bounds: Bounds) -> list[tuple[int, int]]:
     """Where each part begins and ends.
 
     Args:
-        bounds: of a partition.
+        bounds: the bounds of a partition.
     """
     return list(pairwise(bounds))
 

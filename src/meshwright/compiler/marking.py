@@ -96,7 +96,7 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
     """The mark of a loss: its results, and its gradients.
 
     Args:
-        loss: of flat arguments.
+        loss: the loss of flat arguments.
         flat: the arguments.
         wrt: positions of those that are differentiated.
     """

@@ -66,7 +66,7 @@ class MethodPlan:
         """Read a plan.
 
         Args:
-            text: as `to_json` writes it, alone or beside the lists of a compiled step.
+            text: the text as `to_json` writes it, alone or beside the lists of a compiled step.
 
         Raises:
             InputError: it is no such plan.
@@ -89,7 +89,7 @@ class MethodPlan:
         """Write the plan to a file.
 
         Args:
-            path: of the file.
+            path: the path of the file.
         """
         write_file(path, self.to_json() + "\n")
 
@@ -123,7 +123,7 @@ def load_plan(path: str | Path) -> StagesPlan | MethodPlan:
     """The plan of a compiled step, of whatever method.
 
     Args:
-        path: that `compiled.plan.save` or `compiled.save` wrote.
+        path: the path that `compiled.plan.save` or `compiled.save` wrote.
 
     Raises:
         InputError: there is no such file, or it holds no plan.
@@ -142,7 +142,7 @@ def fingerprint_of(jaxpr: core.Jaxpr) -> str:
     """Equal for programs of equal equations on equal shapes, in whatever process they are traced.
 
     Args:
-        jaxpr: of a loss or a step.
+        jaxpr: the jaxpr of a loss or a step.
     """
     told = hashlib.sha256()
 

@@ -31,7 +31,7 @@ class StageDevices:
         """The worker's devices as a row of data ranks, or as its grid.
 
         Args:
-            devices: of the method.
+            devices: the devices of the method.
         """
         own = np.array([devices[number] for number in self.devices], dtype=object)
         if self.split is None:
@@ -43,7 +43,7 @@ class StageDevices:
         """How values lie on it.
 
         Args:
-            step: that runs.
+            step: the step that runs.
         """
         return self.data if self.split is None else GridSharding.of(step, self.split, self.data)
 

@@ -19,7 +19,7 @@ def placed_lines(program: StepProgram) -> str:
     """The lines of each mesh, with their share of the FLOP of the step.
 
     Args:
-        program: that runs.
+        program: the program that runs.
     """
     of_mesh: list[dict[str, float]] = []
     for instructions in program.lists:

@@ -34,7 +34,7 @@ def recognised_hosts(devices: Sequence[Any]) -> Hosts:
     """Hosts of JAX devices by their kind: a device of the library (`meshwright profile` adds those of this machine).
 
     Args:
-        devices: of all processes.
+        devices: the devices of all processes.
 
     Returns:
         Their hosts; one host of the library's unknown accelerator where the kind is not known.

@@ -43,12 +43,12 @@ def decided_plan(
     """What a method decided; None of one that is no data (a grid, whose plan is the planner's).
 
     Args:
-        method: as it was given.
-        step: as it was traced, before it was cut.
-        devices: of the method.
-        meshes: of these, that it runs on.
-        stage_ends: where the loss is cut.
-        shardings: on each mesh.
+        method: the method as it was given.
+        step: the step as it was traced, before it was cut.
+        devices: the devices of the method.
+        meshes: the meshes of these, that it runs on.
+        stage_ends: the stage ends where the loss is cut.
+        shardings: the shardings on each mesh.
         whole: whether the step runs whole.
     """
     if whole and isinstance(method, Auto | FromPlan):
@@ -84,7 +84,7 @@ def replayed_method(plan: MethodPlan, devices: Sequence[Any]) -> Method:
 
     Args:
         plan: saved before.
-        devices: of JAX.
+        devices: the devices of JAX.
 
     Raises:
         InputError: the devices are too few, or the plan names what is not there.
@@ -132,7 +132,7 @@ def check_replayed(plan: MethodPlan, made: MethodPlan | StagesPlan | None) -> No
 
     Args:
         plan: saved before.
-        made: of the step as it was compiled now.
+        made: the plan of the step as it was compiled now.
 
     Raises:
         InputError: it is another one.

@@ -39,7 +39,7 @@ class Reported:
         """Call it.
 
         Args:
-            values: at hand.
+            values: the values at hand.
         """
         self.call(*_taken(self.reads, values))
 
@@ -87,7 +87,7 @@ class Reports:
         """Call all, in order.
 
         Args:
-            values: that the program returned for them.
+            values: the values that the program returned for them.
         """
         held = [_gathered(value) for value in values]
         for item in self.items:
@@ -97,7 +97,7 @@ class Reports:
         """Tree of the step's results and of what it returns beside them.
 
         Args:
-            tree: of its results.
+            tree: the tree of its results.
         """
         return jax.tree.structure((jax.tree.unflatten(tree, range(tree.num_leaves)), [0] * self.count))
 
@@ -267,7 +267,7 @@ class _Body:
         """Equations of a body, as equations here.
 
         Args:
-            eqns: in order.
+            eqns: the equations in order.
             names: what values of the body are called here; grows.
         """
         for eqn in eqns:
@@ -319,8 +319,8 @@ def _of_all_rounds(one: core.ClosedJaxpr, rows: Sequence[bool], length: int) -> 
     """A program of one round as one of all rounds, without a loop.
 
     Args:
-        one: of a round.
-        rows: which of its operands differ between rounds.
+        one: the result of one round.
+        rows: the operands that differ between rounds, by number.
         length: rounds.
     """
     axes = [0 if row else None for row in rows]
@@ -341,10 +341,10 @@ def _with_zeros(
     """A branch that also returns, in place of what other branches report, zeros.
 
     Args:
-        branch: with what it reports behind its results.
+        branch: the branch with what it reports behind its results.
         results: how many it has.
         reads: shapes of what each branch reports.
-        number: of the branch.
+        number: the number of the branch.
     """
 
     def same(*given: Any) -> list[Any]:

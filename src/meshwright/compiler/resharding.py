@@ -48,7 +48,7 @@ class TileLayout:
         """The part of each device.
 
         Args:
-            shape: of the array; axes that are split divide.
+            shape: the shape of the array; axes that are split divide.
 
         Raises:
             ValueError: an axis does not divide, or the mesh has no such axis.
@@ -76,7 +76,7 @@ class TileLayout:
         """Distinct parts, and the devices that hold each.
 
         Args:
-            shape: of the array.
+            shape: the shape of the array.
         """
         found: dict[Box, list[int]] = {}
         for device, box in enumerate(self.boxes(shape)):
@@ -126,7 +126,7 @@ def overlap(one: Box, other: Box) -> Box | None:
 
     Args:
         one: a box.
-        other: of the same array.
+        other: another part of the same array.
     """
     shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return shared if all(start < stop for start, stop in shared) else None
@@ -136,7 +136,7 @@ def entries(box: Box) -> int:
     """Entries of an array in a box.
 
     Args:
-        box: of it.
+        box: the box of it.
     """
     return prod(stop - start for start, stop in box)
 
@@ -152,12 +152,12 @@ def reshard(
     """The cheapest way to bring an array from one mesh to another.
 
     Args:
-        shape: of the array.
+        shape: the shape of the array.
         itemsize: bytes of an entry.
-        source: where it is.
-        target: where it is wanted.
+        source: the source where it is.
+        target: the target where it is wanted.
         links: what bytes take.
-        ways: to choose from; the first of those equally quick.
+        ways: the ways to choose from; the first of those equally quick.
     """
     held = source.tiles(shape)
     return min((_one_way(way, shape, itemsize, held, target, links) for way in ways), key=lambda one: one.seconds)
@@ -167,8 +167,8 @@ def finer(layout: TileLayout, shape: tuple[int, ...]) -> TileLayout:
     """The layout split over the axes of the mesh that it leaves whole, as far as the array divides.
 
     Args:
-        layout: of an array.
-        shape: of the array.
+        layout: the layout of an array.
+        shape: the shape of the array.
     """
     size = dict(zip(layout.axes, layout.sizes, strict=True))
     split = [list(_names(entry)) for entry in layout.spec] + [[] for _ in range(len(shape) - len(layout.spec))]

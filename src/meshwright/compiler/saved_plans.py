@@ -23,7 +23,7 @@ def plan_text(path: str | Path) -> str:
     """The text of a saved plan, or of saved lists.
 
     Args:
-        path: that `plan.save` or `compiled.save` wrote.
+        path: the path that `plan.save` or `compiled.save` wrote.
 
     Raises:
         InputError: there is no such file, or it is not text.

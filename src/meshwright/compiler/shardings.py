@@ -56,8 +56,8 @@ class DataSharding:
         """How a value is sharded.
 
         Args:
-            role: of the value.
-            var: of the step or of its loss; only its shape counts.
+            role: the role of the value.
+            var: the variable of the step or of its loss; only its shape counts.
             devices: along the axis.
         """
         shape = var.aval.shape
@@ -70,8 +70,8 @@ class DataSharding:
         """How a value that counts no samples is sharded.
 
         Args:
-            role: of the value.
-            shape: of the value.
+            role: the role of the value.
+            shape: the shape of the value.
             devices: along the axis.
         """
         read = 4 if self.keep else 3
@@ -92,7 +92,7 @@ def counts_samples(step: TracedStep, var: core.Var) -> bool:
     """Whether the first axis of a value counts the samples of a micro-batch.
 
     Args:
-        step: whose batch.
+        step: the step that takes the batch.
         var: the value.
     """
     samples = {step.jaxpr.invars[place].aval.shape[0] for place in step.batch}
@@ -103,6 +103,6 @@ def shape_of(var: core.Var) -> jax.ShapeDtypeStruct:
     """Shape and type of a variable.
 
     Args:
-        var: of a program.
+        var: the variable of a program.
     """
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

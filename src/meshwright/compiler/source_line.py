@@ -19,7 +19,7 @@ def line_of(eqn: core.JaxprEqn) -> str:
     """The innermost line of the user's code that an equation comes from, as `step.py:12 (loss)`; empty if unknown.
 
     Args:
-        eqn: of a traced program.
+        eqn: the equation of a traced program.
     """
     return user_frame(eqn.source_info.traceback)
 
@@ -28,7 +28,7 @@ def user_frame(traceback: Any) -> str:
     """The innermost line of the user's code in a traceback of JAX, as `step.py:12 (loss)`; empty if unknown.
 
     Args:
-        traceback: of JAX, or None.
+        traceback: the traceback of JAX, or None.
     """
     for frame in traceback.frames if traceback is not None else ():
         if is_users(frame.file_name):
@@ -40,7 +40,7 @@ def plain_function(fun: Callable[..., Any]) -> Any:
     """The user's function under what decorates or partly applies it.
 
     Args:
-        fun: of the user.
+        fun: the function of the user.
     """
     plain: Any = fun
     while hasattr(plain, "__wrapped__") or hasattr(plain, "func"):
@@ -52,7 +52,7 @@ def start_of(fun: Callable[..., Any]) -> str:
     """Where a function is written, as `train_step at step.py:12`; its name alone if unknown.
 
     Args:
-        fun: of the user, decorated or partly applied.
+        fun: the function of the user, decorated or partly applied.
     """
     plain = plain_function(fun)
     name = getattr(plain, "__name__", type(plain).__name__)
@@ -64,8 +64,8 @@ def place_in(code: CodeType, line: int | None) -> str:
     """A line as `step.py:12 (loss)`.
 
     Args:
-        code: of the function.
-        line: of its file.
+        code: the code of the function.
+        line: the line of its file.
     """
     return f"{_short(code.co_filename)}:{line} ({code.co_name})"
 
@@ -74,7 +74,7 @@ def is_users(path: str) -> bool:
     """Whether a file is the user's, not of a library.
 
     Args:
-        path: of a file, or what Python calls code without one.
+        path: the path of a file, or what Python calls code without one.
     """
     return not path.startswith((_OURS + os.sep, *_LIBRARIES, "<frozen"))
 
@@ -89,7 +89,7 @@ def frame_of(error: BaseException) -> str:
     """The innermost line of the user's code that an error went through, as `step.py:12 (loss)`; empty if unknown.
 
     Args:
-        error: that was raised.
+        error: the error that was raised.
     """
     found, left = "", error.__traceback__
     while left is not None:

@@ -57,7 +57,7 @@ class TracedStep:
         """What the user's step returns.
 
         Args:
-            returned: by the program, as a tree.
+            returned: what the program returned, as a tree.
         """
         return returned if self.reports is None else returned[0]
 
@@ -65,7 +65,7 @@ class TracedStep:
         """The same, once what the step prints is printed.
 
         Args:
-            returned: by the program, as a tree.
+            returned: what the program returned, as a tree.
         """
         if self.reports is not None:
             self.reports.run(returned[1])
@@ -81,7 +81,7 @@ def around_mark(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.Jaxp
     """Equations that the mark waits for, and all others that some output needs.
 
     Args:
-        jaxpr: of a step.
+        jaxpr: the jaxpr of a step.
         mark: its mark.
     """
     wanted = {atom for atom in mark.invars if isinstance(atom, core.Var)}

@@ -44,7 +44,7 @@ def update_away(
     as they come, new weights go back while the next ones are updated; else one after the other.
 
     Args:
-        parameters: of a worker's model-parallel rank.
+        parameters: the parameters of a worker's model-parallel rank.
         shards: ranks that share their states.
         sharding: the data-parallel choice, with what is away.
         hardware: links, memory and disks of the host.
@@ -98,7 +98,7 @@ def states_away(
     weights. Disks take main copy, moments and weights, and leave the gradients.
 
     Args:
-        parameters: of a worker's model-parallel rank.
+        parameters: the parameters of a worker's model-parallel rank.
         shards: ranks that share their states.
         sharding: the data-parallel choice, with what is away.
         workload: formats and optimizer.

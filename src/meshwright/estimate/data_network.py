@@ -166,8 +166,8 @@ class DataNetwork:
         """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.
 
         Args:
-            size_bytes: of all that is gathered.
-            ranks: of the second copy; those of the first where these are fewer.
+            size_bytes: the size in bytes of all that is gathered.
+            ranks: the ranks of the second copy; those of the first where these are fewer.
             expert: whether experts' weights.
         """
         stride, shards = self.strides[expert]
@@ -181,7 +181,7 @@ class DataNetwork:
         sequence parallelism.
 
         Args:
-            parameters: that tensor ranks hold whole, each with the gradient of its own tokens.
+            parameters: the parameters that tensor ranks hold whole, each with the gradient of its own tokens.
             sharding: the data-parallel choice.
             workload: formats.
         """

@@ -53,9 +53,9 @@ def dynamic_step(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> Dynam
     """The step with micro-batches grouped by time; None where the workload packs its rows otherwise.
 
     Args:
-        plan: of one pipeline.
-        run: with packed rows.
-        pricer: of the plan's job.
+        plan: the plan of one pipeline.
+        run: the run with packed rows.
+        pricer: the pricer of the plan's job.
 
     Raises:
         UnsupportedError: pipelines side by side, or a schedule without a flush.

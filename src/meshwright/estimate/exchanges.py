@@ -44,7 +44,7 @@ def exposed_exchanges(
 
     Args:
         alone_s: seconds of each exchange.
-        compute: of the experts.
+        compute: the compute of the experts.
         whole: all compute of the layer, forward and backward.
         columns: strategies, one per row.
         hardware: the device.

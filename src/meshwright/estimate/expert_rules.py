@@ -52,9 +52,9 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
     """Settings that mean nothing for this model, load or strategy, each with its reason and a remedy.
 
     Args:
-        strategy: of layers.
+        strategy: the strategy of layers.
         model: the model.
-        workload: with the load of its experts.
+        workload: the workload with the load of its experts.
         where: the strategy, as a plan file calls it.
     """
     load = workload.expert_load

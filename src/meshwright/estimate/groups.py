@@ -40,7 +40,7 @@ class Groups:
         """Price collectives that will be asked for: those of few rows together, which takes a tenth of the calls.
 
         Args:
-            calls: of one layer.
+            calls: the calls of one layer.
         """
         self._ahead = {}
         alike: dict[tuple[str, str], list[Call]] = {}

@@ -187,7 +187,7 @@ def power_limited_clock(device: DeviceSpec) -> float:
     and GB200 have one data sheet in 16 and 8 bits, 1400 and 1200 W, and 15-25 % between their measured steps.
 
     Args:
-        device: with its power limit; one that states none is taken as the reference.
+        device: the device with its power limit; one that states none is taken as the reference.
     """
     efficiency, peak = device.efficiency, device.peak("bf16")
     if not (efficiency.power_exponent and efficiency.power_w_per_tflop and device.power_w and peak):

@@ -125,8 +125,8 @@ def counts_of_rows(counts: StageCounts, kept: Bool[np.ndarray, "workers rows"]) 
     """The counts of some rows of each worker.
 
     Args:
-        counts: of a pipeline, rows x items flattened.
-        kept: which rows.
+        counts: the counts of a pipeline, rows x items flattened.
+        kept: the rows that are kept.
     """
     cells = np.repeat(kept, counts.work.shape[-1] // kept.shape[1], axis=1)
     return StageCounts(
@@ -140,8 +140,8 @@ def holding(columns: PipelineColumns, updates: WorkerUpdates, places: Int[np.nda
     """What some workers of a pipeline hold.
 
     Args:
-        columns: of one layout.
-        updates: likewise.
+        columns: the columns of one layout.
+        updates: the updates of one layout.
         places: the workers that have it.
     """
     wide = _each(updates, lambda values: spread(values, (1, columns.p)), updates.sharding, updates.groups)

@@ -76,7 +76,7 @@ class HopLinks:
         """Price nothing yet.
 
         Args:
-            rows: of the job.
+            rows: the rows of the job.
         """
         self.sites: Sites = rows.sites
         model, workload = rows.model, rows.workload
@@ -93,9 +93,9 @@ class HopLinks:
         """Everything between the layers of one pipeline.
 
         Args:
-            stages: of its workers.
-            sides: of every worker and chunk, the sides of its runs of layers in order.
-            placement: of its virtual stages.
+            stages: the stages of its workers.
+            sides: the sides of every worker and chunk, the sides of its runs of layers in order.
+            placement: the placement of its virtual stages.
         """
         levels = self._levels(stages)
         shape = (placement.p, placement.v)
@@ -136,9 +136,9 @@ class HopLinks:
         """Sum of a shared embedding's gradients between the first and the last worker.
 
         Args:
-            stages: of the workers.
-            first: of the embedding.
-            last: of the head.
+            stages: the stages of the workers.
+            first: the workers that hold the embedding.
+            last: the workers that hold the head.
         """
         if self._table is None or not self._training or len(stages) == 1:
             return 0.0
@@ -185,7 +185,7 @@ def with_hops(columns: PipelineColumns, hops: PipelineHops) -> PipelineColumns:
 
     Args:
         columns: one row.
-        hops: of the same pipeline.
+        hops: the hops of the same pipeline.
     """
     if not (hops.forward_s.any() or hops.backward_s.any()):
         return columns

@@ -56,8 +56,8 @@ def works_of(
     """What an item computes: each work, whether in the compute format, and what of it is recomputed.
 
     Args:
-        item: of a model.
-        model: whose layers it has.
+        item: the item of a model.
+        model: the model whose layers it has.
         workload: its attention kernel and tiles.
         driver: the framework, where it matters what of a layer it makes again.
     """
@@ -111,8 +111,8 @@ def times_repeated(module: str, recompute: Recompute, *, tiled: bool) -> int:
     """How often backward repeats the forward work of a module.
 
     Args:
-        module: of an operator.
-        recompute: of its layer.
+        module: the module of an operator.
+        recompute: the recompute of its layer.
         tiled: whether its feed-forward part is made in tiles.
     """
     if module == LAST_PRODUCT:

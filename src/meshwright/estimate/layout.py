@@ -122,7 +122,7 @@ class ModelLayout:
         """Layers of each virtual stage of a row.
 
         Args:
-            row: with as many stages as layers at most.
+            row: the row with as many stages as layers at most.
 
         Raises:
             InfeasibleError: more virtual stages than layers.
@@ -134,7 +134,7 @@ class ModelLayout:
         """Layers of each virtual stage of a chain: stages alike, or the workers that hold them.
 
         Args:
-            placement: of chains that hold the whole model each.
+            placement: the placement of chains that hold the whole model each.
 
         Raises:
             InfeasibleError: more virtual stages than layers.

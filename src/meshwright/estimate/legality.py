@@ -137,7 +137,7 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
     """Everything that makes stages of a plan illegal for a model, together; each strategy once, where it first stands.
 
     Args:
-        plan: of any pipelines.
+        plan: the plan of any pipelines.
         model: the model.
         seq_len: tokens of a sequence.
 

@@ -105,7 +105,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     Args:
         load: what it holds.
         sharding: the data-parallel choice.
-        hardware: for the driver's context.
+        hardware: the hardware for the driver's context.
         workload: formats and optimizer.
 
     Returns:
@@ -216,7 +216,7 @@ class PerParameter:
 
         Args:
             choices: some of them.
-            row: by number.
+            row: the row by number.
         """
         return self._each(lambda values: values[choices][:, row, None])
 
@@ -262,8 +262,8 @@ def fullest_bytes(load: WorkerLoad, each: PerParameter, hardware: Hardware) -> F
 
     Args:
         load: what workers hold, the last axis; all of a plan have as many communicators.
-        each: of the data-parallel choice, one for all workers.
-        hardware: for the driver's context.
+        each: the bytes of each kind under the data-parallel choice, one choice for all workers.
+        hardware: the hardware for the driver's context.
     """
     # Almost all schedules have one version; then states are the same for all workers until they are multiplied.
     versions = load.weight_versions if np.any(np.not_equal(load.weight_versions, 1.0)) else 1.0

@@ -54,10 +54,10 @@ def materialised_s(
     """Attention whose scores are written, in one direction.
 
     Args:
-        op: of the whole layer.
+        op: the operator of the whole layer.
         local: its share on one rank.
-        hardware: of the rank.
-        element_bytes: of queries, keys, values and scores.
+        hardware: the hardware of the rank.
+        element_bytes: the element bytes of queries, keys, values and scores.
         backward: the backward pass.
     """
     # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
@@ -98,10 +98,10 @@ def flash_dim_half(op: CoreAttention, efficiency: KernelEfficiency, qk_dim: int,
     """Head dims that a pair costs beyond its multiply-adds, as `compute.AttentionBlocks` takes them.
 
     Args:
-        op: whose scores may be capped.
-        efficiency: of the device.
-        qk_dim: of queries and keys, as the kernel pads them.
-        v_dim: of values.
+        op: the operator whose scores may be capped.
+        efficiency: the efficiency of the device.
+        qk_dim: the number of head size of queries and keys of queries and keys, as the kernel pads them.
+        v_dim: the number of head size of values of values.
     """
     beside = (efficiency.flash_dim_cost(qk_dim, v_dim) - 1) * (qk_dim + v_dim) / 2
     return beside + efficiency.flash_dim_half * (CAPPED_EXPONENTIALS - 1 if op.capped else 0.0)
@@ -125,8 +125,8 @@ def tiles(hardware: Hardware, dtype: str) -> compute.Tiles:
     """How a device's libraries cut products whose inputs are in a format.
 
     Args:
-        hardware: of the rank.
-        dtype: of the inputs.
+        hardware: the hardware of the rank.
+        dtype: the number format of the inputs.
     """
     efficiency = hardware.efficiency
     curve = efficiency.product_curve(dtype)
@@ -159,9 +159,9 @@ def scores_s(op: Scores, local: LocalScores, hardware: Hardware, *, back: bool) 
     Backward, scores are compared with those of the attention on the picked keys alone, with two products each.
 
     Args:
-        op: of the whole layer.
+        op: the operator of the whole layer.
         local: its share on one rank.
-        hardware: of the rank.
+        hardware: the hardware of the rank.
         back: the backward pass.
 
     Source: DeepSeek-V3.2-Exp report, 2025-09, section 2.1.
@@ -182,10 +182,10 @@ def recurrence_s(op: Scan, local: LocalScan, hardware: Hardware, element_bytes: 
     """A recurrence in one direction: products of chunks at a share of what large products reach.
 
     Args:
-        op: of the whole layer.
+        op: the operator of the whole layer.
         local: its share on one rank.
-        hardware: of the rank.
-        element_bytes: of what is read and written.
+        hardware: the hardware of the rank.
+        element_bytes: the element bytes of what is read and written.
         backward: the backward pass, which also makes the states again.
     """
     from meshwright.kernels.scans import scan_s  # most models attend to keys alone

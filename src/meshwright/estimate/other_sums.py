@@ -71,8 +71,8 @@ def sums_otherwise(
         sharding: the data-parallel choice.
         network: its groups.
         held: parameters of which a rank holds the gradient or the main copy.
-        payload_bytes: of compressed gradients.
-        buckets: in which gradients leave.
+        payload_bytes: the payload bytes of compressed gradients.
+        buckets: the buckets in which gradients leave.
         expert: whether experts' parameters.
     """
     rates = network.hardware.achieved_memory_bytes_per_s
@@ -106,7 +106,7 @@ def compressed_s(found: Chosen, network: ReplicaNetwork, payload_bytes: Array, *
     Args:
         found: the compression.
         network: its groups.
-        payload_bytes: that each rank sends.
+        payload_bytes: the payload bytes that each rank sends.
         expert: whether experts' parameters.
     """
     if found.kind.exchange == "gather":

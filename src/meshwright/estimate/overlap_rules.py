@@ -14,7 +14,7 @@ def overlap_problems(
     """What forbids exchanges of experts to run beside what a strategy says.
 
     Args:
-        strategy: of layers, recomputed ones where layers differ.
+        strategy: the strategy of layers, recomputed ones where layers differ.
         model: the model.
         pipeline: schedule, workers, micro-batches and chunks per worker.
     """

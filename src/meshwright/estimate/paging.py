@@ -31,10 +31,10 @@ def with_pages(
     """A pipeline whose stages are paged, with what workers wait for their uploads.
 
     Args:
-        columns: with nothing paged.
+        columns: the columns with nothing paged.
         counts: how often each item stands in each stage.
-        costs: of the items, without copies of weights.
-        host_bytes_per_s: of each worker's link to its host.
+        costs: the costs of the items, without copies of weights.
+        host_bytes_per_s: the host's bytes per second of each worker's link to its host.
         precision: formats of weights and gradients.
     """
     kinds, shape = counts.work.shape[-1], columns.forward_s.shape

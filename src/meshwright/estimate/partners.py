@@ -39,8 +39,8 @@ def holders(pipeline: Pipeline, num_layers: int) -> Int[np.ndarray, " held"]:
     """The worker that holds the embedding, each layer, and the head, of the primary copies.
 
     Args:
-        pipeline: of a plan.
-        num_layers: of the model.
+        pipeline: the pipeline of a plan.
+        num_layers: the number of layers of the model.
     """
     found = np.zeros(num_layers + 2, dtype=np.int64)
     for place, worker in enumerate(pipeline.workers):

@@ -86,8 +86,8 @@ def pipeline_columns(
     """Spread item costs over workers and chunks.
 
     Args:
-        schedule: of the pipeline.
-        micro_batches: per step.
+        schedule: the schedule of the pipeline.
+        micro_batches: the number of micro-batches per step.
         counts: how often each item stands in each chunk.
         items: what they cost.
         boundary: transfers between workers.
@@ -296,10 +296,10 @@ def task_runs(schedule: Schedule, p: int, m: int, chunks: int) -> Int[np.ndarray
     """How often a step runs each chunk forward: micro-batches of its chain, times their sections.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches per step.
-        chunks: of a worker, all chains together.
+        chunks: the number of chunks of a worker, all chains together.
     """
     runs = np.full((p, chunks), m * schedule.sections())
     chains = schedule.chains
@@ -358,7 +358,7 @@ def boundary_columns(
     Args:
         columns: strategies, one row per plan.
         placed: pipeline and data degrees.
-        model: for the width of the residual stream and the shared table.
+        model: the model for the width of the residual stream and the shared table.
         hardware: links.
         workload: formats.
 

@@ -114,11 +114,11 @@ def plan_pricer(
 
     Args:
         plan: the plan.
-        model: of it.
-        cluster: of it.
-        workload: of it.
+        model: the model of it.
+        cluster: the cluster of it.
+        workload: the workload of it.
         hardware: other numbers than the library's, for a cluster of one group.
-        known: of another plan of the job, which is used again where it is on the same hardware.
+        known: the pricer of another plan of the job, which is used again where it is on the same hardware.
 
     Raises:
         InputError: plan, model, workload and cluster do not belong together.
@@ -138,8 +138,8 @@ def estimate_of(plan: ExecutionPlan, pricer: PlanPricer, run: RunPlan | None = N
 
     Args:
         plan: `check_plan` finds nothing wrong with it.
-        pricer: of its model, cluster and workload.
-        run: of the plan by the pricer, where it is known.
+        pricer: the pricer of its model, cluster and workload.
+        run: the run of the plan by the pricer, where it is known.
 
     Returns:
         The estimate.
@@ -219,8 +219,8 @@ def plan_basis(stages: Iterable[Site], sites: Sites) -> Basis:
     """The weakest basis among the numbers that a plan rests on: of its groups, and of the links between them.
 
     Args:
-        stages: where its workers stand.
-        sites: of the cluster.
+        stages: the stages where its workers stand.
+        sites: the sites of the cluster.
     """
     groups = sorted({site.number for site in stages})
     bases = {weakest_basis(sites.cluster.groups[number]) for number in groups}

@@ -61,9 +61,9 @@ class PlanPricer:
         """Price nothing yet.
 
         Args:
-            model: of all plans.
+            model: the model of all plans.
             cluster: any groups.
-            workload: of all plans.
+            workload: the workload of all plans.
             hardware: instead of the library's, for a cluster of one group.
             transfers_apart: run pipelines once more without transfers, so that `pp` and `bubble` are told apart.
         """

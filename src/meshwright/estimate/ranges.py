@@ -39,7 +39,7 @@ def step_range(
         basis: the weakest among all numbers.
 
     Returns:
-        For example (0.13, 0.15).
+        The share below and the share above, for example (0.13, 0.15).
     """
     ranges = []
     for kind, efficiency in kinds:
@@ -69,9 +69,9 @@ def kind_of_run(estimate: PricedStep, model: ModelSpec | None, workload: Workloa
 
     Args:
         estimate: its time and what of it waits for the host.
-        model: that runs; None where only the machine and the framework are asked about.
+        model: the model that runs; None where only the machine and the framework are asked about.
         workload: its format, length and framework.
-        device: that it runs on.
+        device: the device that it runs on.
     """
     host_s, step_time_s = estimate
     return KindOfRun(
@@ -92,7 +92,7 @@ def outside_experience(known: Calibration, workload: Workload, devices: Iterable
     Args:
         known: what the numbers were fitted to.
         workload: its format and framework.
-        devices: that it may use, each with its number.
+        devices: the devices that it may use, each with its number.
     """
     if known.ranges is None:
         return ""

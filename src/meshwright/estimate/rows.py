@@ -92,7 +92,7 @@ class Rows:
         """Price nothing yet.
 
         Args:
-            model: whose layers rows hold.
+            model: the model whose layers rows hold.
             workload: formats and lengths.
             sites: hardware by view.
         """
@@ -108,7 +108,7 @@ class Rows:
         """The number of a strategy; equal ones share it.
 
         Args:
-            strategy: of layers.
+            strategy: the strategy of layers.
             whole: what FSDP keeps whole between its micro-batches, as `whole_between` says it.
         """
         if (strategy, whole) not in self._numbers:
@@ -162,7 +162,7 @@ def strategy_columns(
     """Strategies as columns, one row each.
 
     Args:
-        strategies: of a plan, of one tensor strategy.
+        strategies: the strategies of a plan, of one tensor strategy.
         micro_batch: sequences per micro-batch, of all or each; a fraction for a section of one.
         workload: sequence length and expert load.
 
@@ -221,7 +221,7 @@ def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] =
     """Data-parallel records as columns of shape strategies x 1.
 
     Args:
-        strategies: of layers.
+        strategies: the strategies of layers.
         whole: what FSDP keeps whole between micro-batches, of each; nothing where it is not said.
     """
 

@@ -147,7 +147,7 @@ def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
     """Micro-batches that each chunk runs per update of the weights, and updates per step.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         m: micro-batches per step.
     """
     if schedule.updates_each:
@@ -161,7 +161,7 @@ def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndar
     Replicas that are averaged have a reference model between them: (N + 1) / N versions of each.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches per step.
         v: chunks per worker.
@@ -189,7 +189,7 @@ def live(schedule: Schedule, p: int, m: int, v: int) -> Live:
     """What is alive at the moments that may be the fullest.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches per step.
         v: chunks per worker.

@@ -28,7 +28,7 @@ def scan_share(model: ModelSpec, hardware: Hardware, workload: Workload) -> floa
 
     Args:
         model: 0.0 where no layer has a scan.
-        hardware: of the device.
+        hardware: the hardware of the device.
         workload: formats and lengths.
     """
     works = {layer_work(kind, model.hidden, workload.attention_kernel): n for kind, n in model.kind_counts().items()}
@@ -54,7 +54,7 @@ def widened(low: float, high: float, share: float) -> tuple[float, float]:
     Args:
         low: below, 0-1.
         high: above.
-        share: of the step.
+        share: the share of the step.
     """
     if not share:
         return low, high

@@ -106,7 +106,7 @@ class SequenceRows:
         Args:
             op: the attention.
             ranks: data-parallel ranks that wait for each other.
-            rows: of each rank until they do.
+            rows: the rows of each rank until they do.
             dealt: rows are dealt out by their pairs, instead of drawn at random.
         """
         from meshwright.kernels.packing import dealt_out, fullest_of  # few jobs have unequal sequences
@@ -144,7 +144,7 @@ def filling_of(workload: Workload, data_ranks: int) -> Filling | None:
 
     Args:
         workload: the step.
-        data_ranks: of the plan.
+        data_ranks: the number of data ranks of the plan.
     """
     rows = rows_of(workload)
     if rows is None:
@@ -223,7 +223,7 @@ def dynamic_levels(
         workload: packed sequences, each on as few ranks of its group as it needs.
 
     Returns:
-        For each number of ranks above 1: columns whose groups are that small, with as many tokens on a rank.
+        Pairs, one for each number of ranks above 1: columns whose groups are that small, with as many tokens on a rank.
     """
     degrees = columns.cp
     spans = {degree: spans_of(workload, degree) for degree in np.unique(degrees).tolist()}
@@ -244,7 +244,7 @@ def spans_of(workload: Workload, degree: int) -> dict[int, float]:
 
     Args:
         workload: lengths and row.
-        degree: of the context group.
+        degree: the degree of the context group.
 
     Source: Wang et al., "FlexSP", 2025 (arXiv 2412.01523); Ge et al., "ByteScale", 2025 (arXiv 2502.21231), section 4.
     """

@@ -22,9 +22,10 @@ def exposed_exchanges_s(
         backward  max(0, ((2 + r) Q q + (1 + r) K k) t - attention)
 
     Args:
-        costs: per slice.
+        costs: the costs per slice.
         shared: Q and K.
-        seconds_per_byte: of the slowest link between neighbours, as partners may stand further apart.
+        seconds_per_byte: the seconds per byte of the slowest link between neighbours, as partners may stand further
+            apart.
 
     Returns:
         Two tables.

@@ -135,7 +135,7 @@ class Sites:
         groups and of the fabrics that a worker's own ranks cross.
 
         Args:
-            stages: of each pipeline.
+            stages: the stages of each pipeline.
         """
         flat = [site for own in stages for site in own]
         key = (-1, *(number for site in flat for number in (site.view, site.devices)))

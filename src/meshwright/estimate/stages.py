@@ -23,7 +23,7 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """What keeps a pipeline from being priced because of its schedule.
 
     Args:
-        pipeline: of a plan.
+        pipeline: the pipeline of a plan.
     """
     schedule = schedule_of(pipeline.schedule)
     if pipeline.schedule.orders:
@@ -50,8 +50,8 @@ def paging_problems(schedule: Schedule, strategy: LayerStrategy) -> Iterator[Pro
     """What keeps the stages of a schedule from taking turns on the device, where it has them do so.
 
     Args:
-        schedule: of the pipeline.
-        strategy: of layers of it.
+        schedule: the schedule of the pipeline.
+        strategy: the strategy of layers of it.
     """
     if not schedule.pages:
         return
@@ -68,8 +68,8 @@ def recompute_problem(schedule: Schedule, kinds: set[str]) -> Problem | None:
     """Schedules whose tasks are recomputations need layers that are recomputed in full.
 
     Args:
-        schedule: of the pipeline.
-        kinds: of recompute of the plan's layers, as `Recompute.kind` says them.
+        schedule: the schedule of the pipeline.
+        kinds: the kinds of recompute of the plan's layers, as `Recompute.kind` says them.
     """
     if not schedule.recomputes_in_tasks or kinds == {"full"}:
         return None
@@ -125,7 +125,7 @@ def stage_counts(plan: ExecutionPlan, pipeline: Pipeline, schedule: Schedule, ro
     Args:
         plan: the plan.
         pipeline: one of its pipelines.
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         rows: what is counted.
 
     Returns:

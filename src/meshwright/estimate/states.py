@@ -161,8 +161,8 @@ def shared_update_s(dense_s: Array, expert_s: Array, sharding: ShardingColumns) 
     """Seconds of a rank's share of updates: whole matrices are dealt out to the ranks that share states.
 
     Args:
-        dense_s: of all matrices of one model-parallel rank.
-        expert_s: likewise of its experts.
+        dense_s: the dense seconds of all matrices of one model-parallel rank.
+        expert_s: the seconds of its experts' matrices.
         sharding: the data-parallel choice.
     """
     one = np.ones(np.shape(sharding.shard))
@@ -181,9 +181,9 @@ def tensor_updates_s(
 
     Args:
         dense: parameter tensors of one model-parallel rank.
-        experts: likewise of its experts.
+        experts: parameter tensors of its experts.
         sharding: the data-parallel choice.
-        hardware: with the host time of one.
+        hardware: the hardware with the host time of one.
         workload: says whether anything is updated.
     """
     dealt = (sharding.zero == Z1) | (sharding.zero == Z2)
@@ -240,10 +240,10 @@ def add_payload(
 
     Args:
         found: gets them.
-        columns: with the compressions.
+        columns: the columns with the compressions.
         workload: formats.
-        rows: of the matrix, on a rank.
-        width: likewise.
+        rows: the rows of the matrix, on a rank.
+        width: the columns of the matrix, on a rank.
         expert: whether experts have it.
         times: such matrices.
     """

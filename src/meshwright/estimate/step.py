@@ -136,7 +136,7 @@ def step_of(pipelines: Sequence[RunPipeline], workers: Workers, workload: Worklo
 
     Args:
         pipelines: one row per plan each.
-        workers: of all of them, in order.
+        workers: the workers of all of them, in order.
         workload: formats and optimizer.
 
     Returns:
@@ -192,10 +192,10 @@ def around(
     """A step around its pipelines, and its parts as the busiest worker sees them.
 
     Args:
-        end_s: of each worker's last task.
+        end_s: the end in seconds of each worker's last task.
         without_s: the same if transfers took no time; None leaves `pp` in `bubble`.
         busy: seconds that each worker spends in tasks.
-        parts_s: of them, by part.
+        parts_s: the seconds of them, by part.
         sync: what each worker waits for around its pipeline.
         tied_s: sum of a shared embedding's gradients.
 
@@ -226,7 +226,7 @@ def sync_of_all(held: Sequence[Holding], workers: Workers, workload: Workload) -
 
     Args:
         held: holdings of all workers.
-        workers: where they stand.
+        workers: the workers where they stand.
         workload: formats and optimizer.
     """
     parts = []

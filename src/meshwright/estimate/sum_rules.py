@@ -15,7 +15,7 @@ def sum_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     """What a strategy says of its sums and does not fit together.
 
     Args:
-        strategy: of layers.
+        strategy: the strategy of layers.
     """
     yield from _of_compression(strategy)
     yield from _of_averages(strategy)
@@ -26,9 +26,9 @@ def sums_of_job(strategy: LayerStrategy, workload: Workload, pipelines: int) -> 
     """What a strategy says of its sums and this job cannot have.
 
     Args:
-        strategy: of layers.
-        workload: with the optimizer.
-        pipelines: of the plan.
+        strategy: the strategy of layers.
+        workload: the workload with the optimizer.
+        pipelines: the number of pipelines of the plan.
     """
     data = strategy.data
     found = chosen(data.compression) if data.compression else None

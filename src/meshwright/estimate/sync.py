@@ -87,14 +87,14 @@ def layer_sync(
     Weights that travel from rank to rank come as one message from a neighbour, and gradients go as one.
 
     Args:
-        dense_parameters: of one layer on one model-parallel rank.
-        expert_parameters: likewise, summed over their own group.
+        dense_parameters: the dense parameters of one layer on one model-parallel rank.
+        expert_parameters: the parameters of the experts of one layer on one rank, summed over their own group.
         forward_s: the compute that may hide the gather of the next layer.
-        backward_s: likewise for the second gather and the scatter.
+        backward_s: the compute that may hide the second gather and the scatter.
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats.
-        frozen_bytes: of dense and expert weights that are not trained, as they are gathered.
+        frozen_bytes: the frozen bytes of dense and expert weights that are not trained, as they are gathered.
 
     Returns:
         Exposed seconds; zero where weights are not sharded.
@@ -168,9 +168,9 @@ def step_sync(
     Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina", USENIX ATC 2023, section 4.
 
     Args:
-        dense_parameters: of one worker on one model-parallel rank.
-        expert_parameters: likewise.
-        compute: of the worker.
+        dense_parameters: the dense parameters of one worker on one model-parallel rank.
+        expert_parameters: the expert parameters of one worker on one model-parallel rank.
+        compute: the compute of the worker.
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats and optimizer.
@@ -279,8 +279,8 @@ def buckets_of(parameters: Array, ranks: Array | Int[np.ndarray, "..."]) -> Arra
     """Buckets in which gradients leave.
 
     Args:
-        parameters: of one worker on one model-parallel rank.
-        ranks: that share their gradients.
+        parameters: the parameters of one worker on one model-parallel rank.
+        ranks: the ranks that share their gradients.
     """
     bucket = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
     return np.maximum(np.ceil(parameters / bucket), 1.0)

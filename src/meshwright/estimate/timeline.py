@@ -90,8 +90,8 @@ def drawn_step(priced: PricedStep, workload: Workload) -> StepTimeline:
     """The tasks of a step that is priced already.
 
     Args:
-        priced: of a plan.
-        workload: that it was priced for.
+        priced: the priced step of a plan.
+        workload: the workload that it was priced for.
 
     Raises:
         UnsupportedError: its micro-batches differ in size.
@@ -199,10 +199,11 @@ def activation_line(
     gradient frees it and leaves what the weight gradient needs; a recomputation adds to it until the backward ends.
 
     Args:
-        timeline: when the tasks run.
-        worker: from 0.
-        kept_bytes: of a forward in each chunk.
-        made_bytes: of a recomputation, or between input and weight gradient; None where tasks do neither.
+        timeline: the timeline when the tasks run.
+        worker: the worker from 0.
+        kept_bytes: the kept bytes of a forward in each chunk.
+        made_bytes: the made bytes of a recomputation, or between input and weight gradient; None where tasks do
+            neither.
     """
     table = timeline.table
     own = slice(table.first[worker], table.first[worker + 1])

@@ -47,12 +47,12 @@ def link_traffic(
     Args:
         plan: the plan.
         stages: sites of each pipeline's workers.
-        model: of the plan.
+        model: the model of the plan.
         cluster: its links have the prices.
         workload: sequences and formats.
 
     Returns:
-        in the order of the cluster's groups; empty where the plan stands on one group.
+        Bytes over each link, in the order of the cluster's groups; empty where the plan stands on one group.
     """
     if len({site.number for own in stages for site in own}) < 2:
         return ()
@@ -92,7 +92,7 @@ def summed_between(
     """Parameters whose gradients cross each link between groups, as often as they do.
 
     Args:
-        groups: that hold the embedding, each layer and the head, of each pipeline.
+        groups: the groups that hold the embedding, each layer and the head, of each pipeline.
         weights: trained parameters of these.
     """
     found: dict[Pair, float] = defaultdict(float)
@@ -129,7 +129,7 @@ def ring_edges(groups: Sequence[int], members: int | None = None) -> Iterator[tu
     """The links of a ring around groups, and how often the ring's payload crosses each: 2 (D - 1) / D.
 
     Args:
-        groups: in order, each once.
+        groups: the groups in order, each once.
         members: D, of the ring; as many as groups where sums are made inside each group first.
     """
     count = len(groups) if members is None else members

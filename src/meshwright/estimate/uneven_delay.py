@@ -32,7 +32,7 @@ def uneven_delay(
         others  mean of simulated steps of random micro-batches, less that of equal ones
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         shape: workers, micro-batches, chunks.
         at_once: rows of a micro-batch, of each plan.
         workload: the step.

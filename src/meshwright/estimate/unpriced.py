@@ -73,7 +73,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
 
     Args:
         plan: only strategies that a layer uses count.
-        workload: of the plan.
+        workload: the workload of the plan.
 
     Returns:
         Problems, none where everything that is stated is priced.

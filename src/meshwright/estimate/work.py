@@ -134,7 +134,7 @@ class LayerPricing(MixingPricing):
         """What a linear operator computes tile by tile: forward, the gradient of its input, that of a trained weight.
 
         Args:
-            op: of the whole layer.
+            op: the operator of the whole layer.
             local: the operator on one rank.
         """
         quantised, m, written = self.quantised and not op.adapter, local.m / self._tiles(op), self.activation_bytes
@@ -156,10 +156,10 @@ class LayerPricing(MixingPricing):
         """A product and its gradients.
 
         Args:
-            op: of the whole layer.
+            op: the operator of the whole layer.
             local: the operator on one rank.
-            module: that recompute may repeat.
-            seconds: of each of its `products`.
+            module: the module that recompute may repeat.
+            seconds: the seconds of each of its `products`.
         """
         quantised, tiles = self.quantised and not op.adapter, self._tiles(op)
         forward, input_gradient = (tiles * each for each in seconds[:2])

@@ -49,9 +49,9 @@ def products_s(products: Sequence[Product], rows: int, device: Callable[[bool], 
     """Seconds of each of these launches; those of few rows are priced together.
 
     Args:
-        products: of one layer.
-        rows: that each has, or one number for all.
-        device: for products in the compute format, and for others.
+        products: the products of one layer.
+        rows: the number of rows that each has, or one number for all.
+        device: the device for products in the compute format, and for others.
     """
     found: list[Rows] = [np.zeros(rows)] * len(products)
     each = max(1, CELLS_TOGETHER // max(rows, 1))
@@ -275,9 +275,9 @@ class LayerSums:
         """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest.
 
         Args:
-            calls: of an operator.
+            calls: the calls of an operator.
             phases: its compute, which may hide them.
-            module: that recompute may repeat.
+            module: the module that recompute may repeat.
             groups: other ones than those of the strategies.
             share: part of the tokens that takes part.
         """
@@ -310,7 +310,7 @@ class LayerSums:
         """Count the launches of graphs, each way.
 
         Args:
-            graphs: of the layer.
+            graphs: the number of graphs of the layer.
         """
         self.forward.operators = self.forward.operators + graphs
         self.backward.operators = self.backward.operators + graphs

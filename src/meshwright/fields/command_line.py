@@ -20,8 +20,8 @@ def command_line(verb: str, request: Request, *, without: tuple[str, ...] = ()) 
     """The line, with what was given as it was given; an object that was passed stands by its name.
 
     Args:
-        verb: that is called.
-        request: whose stated fields are its options.
+        verb: the verb that is called.
+        request: the request whose stated fields are its options.
         without: names of fields that are left out.
     """
     words = [*verb.split()]
@@ -35,7 +35,7 @@ def stated_texts(request: Request, *, without: tuple[str, ...] = ()) -> dict[str
     """What was given, by the names of fields, as a form takes it: texts, and True for switches.
 
     Args:
-        request: whose stated fields are taken.
+        request: the request whose stated fields are taken.
         without: names of fields that are left out.
     """
     found: dict[str, str | bool] = {}

@@ -91,7 +91,7 @@ def group(kind: type[Any], *, without: tuple[str, ...] = (), **changed: dict[str
     Args:
         kind: the record.
         without: names of its fields that this request does not ask for.
-        changed: by name of a field, what differs here from the record's own declaration.
+        changed: what differs here from the record's own declaration, by name of the field.
     """
     return dataclasses.field(default_factory=kind, metadata={GROUP: (frozenset(without), changed)})
 

@@ -58,7 +58,7 @@ def nothing_in_time(limit: str, what: str, *, so_far: str = "") -> InfeasibleErr
     """The error of a search that was stopped with nothing found.
 
     Args:
-        limit: which, as `budget.spent` names it.
+        limit: the limit that was reached, as `budget.spent` names it.
         what: was looked for: `a plan of llama-3.1-8b`.
         so_far: what is known, if anything is.
     """

@@ -80,7 +80,7 @@ def meant_options(name: str, known: Collection[str]) -> list[str]:
     """Options that another program calls by a name.
 
     Args:
-        name: as typed, such as `--global-batch-size`.
+        name: the name as typed, such as `--global-batch-size`.
         known: options that there are.
     """
     said = WITH_VALUES.get(_plain(name), "")

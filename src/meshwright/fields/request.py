@@ -45,7 +45,7 @@ class Request:
         """The request that texts or values make.
 
         Args:
-            values: by the field's name; what is None, False or empty counts as not given.
+            values: the values by the field's name; what is None, False or empty counts as not given.
             typed: problems call fields as the command line does.
 
         Raises:
@@ -121,11 +121,11 @@ class Reading:
         """Note those of the fields that are given though something excludes them.
 
         Args:
-            names: of fields.
+            names: the names of fields.
             beside: ends the sentence `NAME ...`.
             why: the rule.
             fix: the remedy.
-            code: of the error.
+            code: the code of the error.
         """
         for name in names:
             if name in self.given:

@@ -98,7 +98,7 @@ def own_data(text: str) -> Any:
     """The data of canonical JSON: equal texts are parsed once, and every caller gets data of its own.
 
     Args:
-        text: as `canonical_json` writes it.
+        text: the text as `canonical_json` writes it.
     """
     return marshal.loads(_marshalled(text))
 
@@ -116,6 +116,6 @@ def digest(text: str) -> str:
     """`sha256:` and the digest of canonical JSON.
 
     Args:
-        text: as `canonical_json` writes it.
+        text: the text as `canonical_json` writes it.
     """
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()

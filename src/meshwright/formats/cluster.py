@@ -294,7 +294,7 @@ def through_hosts(link: LinkSpec, ends: Sequence[NodeGroup]) -> LinkSpec:
         seconds per byte = 1 / (fabric x efficiency) + sum over both ends of 1 / (slot of the device x efficiency)
 
     Args:
-        link: between two groups, at the speed of the fabric.
+        link: the link between two groups, at the speed of the fabric.
         ends: both groups.
     """
     nodes = [group.device.node or UNKNOWN_NODE for group in ends]

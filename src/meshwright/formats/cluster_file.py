@@ -57,7 +57,7 @@ def cluster_from_table(
     Args:
         data: keys `group`, `link` and `name`.
         lookup: finds a device by name.
-        name: of the cluster where the table has none.
+        name: the name of the cluster where the table has none.
         notes: what was taken for granted where the table was made from another description.
 
     Raises:
@@ -168,8 +168,8 @@ def _links(
     """Links by their two groups; one between zones holds for each pair of their groups that has none of its own.
 
     Args:
-        tables: of the file.
-        groups: of the cluster.
+        tables: the tables of the file.
+        groups: the groups of the cluster.
         usual: what joins two groups where the file does not say it.
         wrong: what is wrong goes here.
     """

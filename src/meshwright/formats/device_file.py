@@ -131,7 +131,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
     """The device a checked record describes; what it does not say is assumed, and its basis says so.
 
     Args:
-        record: from `read_device_file` or `check_record`, or a built-in file as it is.
+        record: the record from `read_device_file` or `check_record`, or a built-in file as it is.
         efficiency: kernel efficiencies by generation.
 
     Raises:

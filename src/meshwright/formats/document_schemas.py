@@ -35,8 +35,8 @@ def within(name: str, place: Callable[[str], str]) -> dict[str, Any]:
     """A schema as a part of another document.
 
     Args:
-        name: of the schema.
-        place: of any schema's name, the reference that finds it in that document.
+        name: the name of the schema.
+        place: the place of any schema's name, the reference that finds it in that document.
     """
     schema = {key: value for key, value in schemas()[name].items() if key not in _OF_A_FILE}
     moved: dict[str, Any] = _moved(schema, place(name), place)

@@ -17,7 +17,7 @@ def write_figure(path: str | Path, svg: str) -> None:
     """Write a figure: a name in .png is written as PNG, any other as SVG.
 
     Args:
-        path: of the file; written over if there is one.
+        path: the path of the file; written over if there is one.
         svg: the drawing.
 
     Raises:

@@ -78,7 +78,7 @@ def content_of(path: str | Path, *, max_bytes: int) -> bytes:
 
     Args:
         path: the file or pipe.
-        max_bytes: of more, one byte too many is returned.
+        max_bytes: the most bytes of more, one byte too many is returned.
 
     Raises:
         OSError: absent, unreadable, a folder, a device or a socket, or a pipe that is not written whole in
@@ -170,7 +170,7 @@ def language_of(text: str) -> str:
     """JSON, YAML or TOML: how the first line of a table that is no comment starts tells them apart.
 
     Args:
-        text: of a file, not empty.
+        text: the text of a file, not empty.
     """
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
@@ -183,7 +183,7 @@ def parsed(text: str, language: str, noun: str) -> object:
     """What text in JSON, HJSON, YAML or TOML holds.
 
     Args:
-        text: of a file.
+        text: the text of a file.
         language: one of these names.
         noun: what the text is of, for the error.
 

@@ -54,7 +54,7 @@ def config_of_gguf(path: str | Path) -> dict[str, Any]:
     """What the header of a GGUF file says, as a config.json says it.
 
     Args:
-        path: of the file, or of the first of its parts.
+        path: the path of the file, or of the first of its parts.
 
     Raises:
         InputError: it is no GGUF file of version 2 or 3, or is cut off.
@@ -90,7 +90,7 @@ def gguf_header(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, tuple[int, .
     """Values by key, lists of texts as their length; shapes of tensors by name, the fastest axis first.
 
     Args:
-        file: from its start.
+        file: the file from its start.
 
     Raises:
         ValueError: it is no GGUF file of version 2 or 3.

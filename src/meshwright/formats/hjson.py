@@ -22,7 +22,7 @@ def parse(text: str) -> Any:
     """The value that a text holds; the braces of a table around all of it may be left out.
 
     Args:
-        text: in HJSON.
+        text: the text in HJSON.
 
     Raises:
         ValueError: its syntax is wrong, with the line.

@@ -51,9 +51,9 @@ def with_host(
 
     Args:
         cluster: any groups.
-        memory_bytes: of one host.
-        disks: of one host.
-        link_bytes_per_s: between one device and its host.
+        memory_bytes: the bytes of memory of one host.
+        disks: the disks of one host.
+        link_bytes_per_s: the bytes per second of a link between one device and its host.
     """
     stated: dict[str, float | None] = {}
     if memory_bytes is not None:

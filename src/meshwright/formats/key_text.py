@@ -122,8 +122,8 @@ def key_text(name: str, text: str) -> KeyText | None:
     or without keys.
 
     Args:
-        name: of the file, with its suffix.
-        text: that has been read without an error.
+        name: the name of the file, with its suffix.
+        text: the text that has been read without an error.
     """
     suffix = PurePath(name).suffix
     if suffix == ".json":

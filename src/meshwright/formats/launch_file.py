@@ -19,7 +19,7 @@ def even_stages(layers: int, *, stages: int) -> tuple[int, ...]:
     """Layers of each virtual stage where they are shared evenly, those that are left over one each to the first ones.
 
     Args:
-        layers: of the model.
+        layers: the number of layers of the model.
         stages: virtual stages of the pipeline.
     """
     each, more = divmod(layers, stages)

@@ -33,7 +33,7 @@ class LinkEnds:
         """Whether an end is a group or a zone, and the groups it stands for.
 
         Args:
-            end: as the file says it.
+            end: the end as the file says it.
             where: the link.
             wrong: an end that is neither, or both, goes here.
         """
@@ -60,7 +60,7 @@ def stray_ends(data: Mapping[str, object], lookup: DeviceLookup, wrong: Refusals
     Args:
         data: the table of a cluster file, whatever its values.
         lookup: finds a device by name.
-        wrong: they go here.
+        wrong: the list to which they are added.
     """
     groups = [_named(group, lookup) for group in _tables(data.get("group"))]
     known = [one for one in groups if one is not None]

@@ -104,7 +104,7 @@ def partial_plans(answer: Mapping[str, Any], part: ModelSlice, island: Island, m
     """The partial plans of an answer.
 
     Args:
-        answer: as data.
+        answer: the answer as data.
         part: the slice that was asked for.
         island: the devices that were given.
         micro_batch: sequences that were asked for.

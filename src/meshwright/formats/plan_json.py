@@ -169,7 +169,7 @@ def read_job(source: str | Path, index: int | None = None) -> PlanFile:
 
     Args:
         source: path of a plan file or plan set, `plans.json#2` for the second plan of a set; or the JSON text itself.
-        index: which plan of a set, from 1; instead of `#2`.
+        index: the number of the plan in a set, from 1; instead of `#2`.
 
     Returns:
         The job; a changed hash or an unsaid choice among plans is a warning.

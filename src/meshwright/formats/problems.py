@@ -60,9 +60,9 @@ def problems_of(error: ValidationError, kind: type, path: str = "") -> list[Prob
     """What pydantic found, one problem for each field and fault, the first `MAX_PROBLEMS` of them.
 
     Args:
-        error: from reading a `kind`.
+        error: the error from reading a `kind`.
         kind: dataclass or model of the whole document.
-        path: where the document lies in its file.
+        path: the path where the document lies in its file.
     """
     found: dict[tuple[str, str], Problem] = {}
     for one in error.errors(include_url=False):

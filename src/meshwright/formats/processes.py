@@ -44,7 +44,7 @@ def torchrun(job: Job, port: int | None = None) -> str:
 
     Args:
         job: the plan and its cluster.
-        port: of the first node, where several meet; torchrun's own by default.
+        port: the port of the first node, where several meet; torchrun's own by default.
     """
     each, count = processes_of_node(job)
     head = f"torchrun --nproc-per-node {each}"

@@ -17,11 +17,11 @@ def edits(
     """Texts in which an option has another value, the least change first.
 
     Args:
-        text: of the script.
+        text: the text of the script.
         option: such as `--micro-batch-size`.
         old: its value, empty for a switch, None where the script does not give it.
         new: the value it shall have, empty for a switch, None to take it out.
-        line: where the value is written, from 1.
+        line: the line where the value is written, from 1.
         commands: lines of several commands, all of which get it.
     """
     lines = text.split("\n")

@@ -42,7 +42,7 @@ class PartsFolder:
         """A new one for this process.
 
         Args:
-            output: of the sweep.
+            output: the output of the sweep.
 
         Raises:
             OSError: it cannot be made.
@@ -115,7 +115,7 @@ def left_of(output: Path) -> Iterator[PartsFolder]:
     Folders without parts hold nothing of use and go.
 
     Args:
-        output: of the sweep.
+        output: the output of the sweep.
     """
     for folder in sorted(output.parent.glob(f".{glob.escape(output.name)}.????????.parts"), key=_changed):
         found = PartsFolder(folder)

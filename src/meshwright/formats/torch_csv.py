@@ -94,7 +94,7 @@ def with_waits(actions: Actions) -> Actions:
     received; one of gradients, or without a backward behind it, at the end; a reduction at once.
 
     Args:
-        actions: with communication.
+        actions: the actions with communication.
     """
     columns: list[tuple[int, int, int, int, bool]] = []
     rows = zip(*(column.tolist() for column in actions.columns), strict=True)
@@ -135,7 +135,7 @@ def write_actions(actions: Actions) -> str:
     """The CSV text.
 
     Args:
-        actions: of every rank from 0 on.
+        actions: the actions of every rank from 0 on.
     """
     rows: list[list[str]] = [[] for _ in range(actions.ranks)]
     parts: list[str] = []
@@ -154,7 +154,7 @@ def read_actions(path: str | Path) -> Actions:
     """The actions of a CSV file.
 
     Args:
-        path: as `write_actions` or PyTorch's own `_dump_csv` wrote it, or written by hand.
+        path: the path as `write_actions` or PyTorch's own `_dump_csv` wrote it, or written by hand.
 
     Raises:
         InputError: the file cannot be read, or every cell that is no action, with its line and column.
@@ -167,7 +167,7 @@ def parse_actions(text: str, source: str = "schedule") -> Actions:
 
     Args:
         text: the lines.
-        source: where they come from, for errors.
+        source: the source where they come from, for errors.
 
     Raises:
         InputError: every cell that is no action, with its line and column.

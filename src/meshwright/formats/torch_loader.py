@@ -92,9 +92,9 @@ def loader_text(
 
     Args:
         title: what the schedule is of, one line.
-        micro_batches: per step.
+        micro_batches: the number of micro-batches per step.
         ranks: rank of each virtual stage.
-        layers: of each virtual stage, its ranges of layers, first and last.
+        layers: the layers of each virtual stage, its ranges of layers, first and last.
         edges: stages with the embedding and with the head.
     """
     return _TEXT.format(

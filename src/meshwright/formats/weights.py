@@ -41,8 +41,8 @@ def count_beside(folder: str | os.PathLike[str], config: Mapping[str, object]) -
     """Parameters in the weights of a folder: shards of safetensors, their index, or GGUF; None where none tells.
 
     Args:
-        folder: where a config.json lies.
-        config: that config, for the number format of weights of which only the index is there.
+        folder: the folder where a config.json lies.
+        config: the configuration that config, for the number format of weights of which only the index is there.
 
     Returns:
         The count, or None: no weights, packed formats, or a file that does not read.

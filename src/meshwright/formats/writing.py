@@ -28,7 +28,7 @@ def check_directory(directory: str | Path, *, force: bool) -> None:
 
     Args:
         directory: the folder; it need not exist yet.
-        force: it may hold files.
+        force: whether it may hold files.
 
     Raises:
         InputError: it is a file, it holds files, or it cannot be looked at.
@@ -208,7 +208,7 @@ def remedy_of(error: OSError | ValueError, kind: Literal["file", "folder"] = "fi
         kind: what is to be written.
 
     Returns:
-        Of a full disk or quota how to make room; else where to write instead.
+        How to make room on a full disk or quota; else another place to write to.
     """
     if isinstance(error, OSError) and error.errno in FULL:
         return f"free space on it, or name a {kind} on a disk that has room"

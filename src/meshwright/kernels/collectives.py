@@ -144,8 +144,8 @@ class GroupLines:
     """Lines of the collectives of some groups, each drawn once, whatever is sent.
 
     Args:
-        inside: as above.
-        rates: as above.
+        inside: the members inside one domain, as above.
+        rates: the rates as above.
     """
 
     def __init__(self, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> None:
@@ -202,8 +202,8 @@ def local_all_to_all_s(
     Args:
         payload_bytes: S, per row.
         leaving: phi, 0-1, per row.
-        inside: as above.
-        rates: as above.
+        inside: the members inside one domain, as above.
+        rates: the rates as above.
 
     Source: He et al. 2022, FasterMoE (PPoPP), section 4.3 (topology-aware gate).
     """

@@ -119,10 +119,10 @@ def gemm_s(
         n: columns, the output width; per row.
         k: contraction length; per row.
         groups: equal products in the launch (experts, or batches of attention products); per row.
-        roof: of the device for this data type.
+        roof: the roof of the device for this data type.
         tiles: how the device's libraries cut products.
-        input_bytes: per element of [m, k] and [k, n].
-        output_bytes: per element of [m, n].
+        input_bytes: the bytes per element of [m, k] and [k, n].
+        output_bytes: the bytes per element of [m, n].
 
     Returns:
         Seconds, per row.
@@ -142,8 +142,8 @@ def joined_s(one_s: Column, other_s: Column, joint: float) -> Amount:
     """Seconds of two uses of a device at the same time: (a^p + b^p)^(1/p), their maximum for p = inf, sum for p = 1.
 
     Args:
-        one_s: per row, above 0.
-        other_s: per row, above 0.
+        one_s: the seconds of the one, per row, above 0.
+        other_s: the seconds of the other, per row, above 0.
         joint: p, 1 or more.
     """
     longer = np.maximum(one_s, other_s)
@@ -186,7 +186,7 @@ def entry_pairs(tokens: int, entry: int, most: float = np.inf) -> float:
     (tokens - e t + 1) times min(t, most).
 
     Args:
-        tokens: of the sequence.
+        tokens: the number of tokens of the sequence.
         entry: tokens that a key stands for.
         most: keys that a query sees.
     """
@@ -213,11 +213,11 @@ def flash_attention_s(
     start and end of its block and for the masked half of the tile on the diagonal: this is keys_half, in keys.
 
     Args:
-        shape: of the queries, keys and heads.
+        shape: the shape of the queries, keys and heads.
         backward: the backward pass instead of the forward.
-        roof: of the device, in this direction, for long sequences and wide heads.
+        roof: the roof of the device, in this direction, for long sequences and wide heads.
         blocks: how the kernel cuts queries.
-        element_bytes: per element of queries, keys, values and output.
+        element_bytes: the bytes per element of queries, keys, values and output.
 
     Returns:
         Seconds, per row.
@@ -250,12 +250,12 @@ def materialised_attention_s(
     products: softmax_passes e score_bytes.
 
     Args:
-        shape: of the queries, keys and heads; all pairs are computed whatever it says of them.
+        shape: the shape of the queries, keys and heads; all pairs are computed whatever it says of them.
         backward: the backward pass instead of the forward.
-        roof: of the device for batched products.
+        roof: the roof of the device for batched products.
         softmax_passes: times the scores are read or written between the products in this direction. Fused scale,
             mask and softmax: 2 forward, 3 backward; dropout: 2.5 more each way, its mask has a byte per score.
-        score_bytes: per score.
+        score_bytes: the score bytes per score.
 
     Returns:
         Seconds, per row.
@@ -276,7 +276,7 @@ def vector_s(traffic_bytes: Column, *, memory_bytes_per_s: Column, max_fraction:
     Args:
         traffic_bytes: read plus written, per row.
         memory_bytes_per_s: nominal memory bandwidth.
-        max_fraction: of the bandwidth that streaming kernels reach, 0-1.
+        max_fraction: the largest fraction of the bandwidth that streaming kernels reach, 0-1.
         launch_s: start of the kernels that is not hidden; the number of kernels times that of one.
 
     Returns:

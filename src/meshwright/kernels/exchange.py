@@ -68,7 +68,7 @@ def token_exchange_s(
     joins; levels work side by side, so the slowest counts: max over levels of e / k (1 - g/h) S / B, and the latency.
 
     Args:
-        payload_bytes: of all k copies of a rank's tokens, its own share included; per row.
+        payload_bytes: the payload bytes of all k copies of a rank's tokens, its own share included; per row.
         inside: members of the group inside one domain, per level (`lines.group_span`).
         rates: links, per level.
         routing: experts of a token.

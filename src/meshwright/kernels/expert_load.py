@@ -25,7 +25,7 @@ def zipf_shares(experts: int, exponent: float, visited: float = 1.0) -> Shares:
     """Shares n^-S / sum of a layer, none above 1 / visited, the popular experts anywhere.
 
     Args:
-        experts: of a layer.
+        experts: the number of experts of a layer.
         exponent: S, at least 0.
         visited: experts that a token visits, none twice: what the law gives an expert beyond all tokens goes to the
             others in proportion.
@@ -64,11 +64,11 @@ def placed_by_load(loads: Shares, ranks: int) -> Int[np.ndarray, "layers experts
     """Rank of each expert: the most loaded first, each to the least loaded rank with a free slot (LPT with slots).
 
     Args:
-        loads: of experts, per layer.
-        ranks: of equal slots, experts / ranks of them each; the number divides that of experts.
+        loads: the loads of experts, per layer.
+        ranks: the number of ranks of equal slots, experts / ranks of them each; the number divides that of experts.
 
     Returns:
-        Per layer and expert; in blocks where that leaves the fullest rank less full.
+        Ranks per layer and expert, in blocks where that leaves the fullest rank less full.
 
     Source: Zhai et al. 2023 (SmartMoE, ATC), section 5; Graham 1969 for the bound of LPT.
     """
@@ -98,8 +98,8 @@ def rank_shares(
     """Shares that arrive at each rank over the network, and that each rank computes.
 
     Args:
-        shares: of experts, per layer.
-        ranks: in blocks of equally many experts, the last one of what is left.
+        shares: the shares of experts, per layer.
+        ranks: the number of ranks in blocks of equally many experts, the last one of what is left.
         shadowed: hottest experts of each layer that every rank holds and computes for its own tokens.
         placed: experts are placed by load instead of in blocks.
 
@@ -124,12 +124,12 @@ def fullest_over_mean(shares: Shares, *, drawn: float = np.inf) -> float:
     """Mean over layers of the fullest rank's share over 1 / ranks; tokens are counted, or drawn from the shares.
 
     Args:
-        shares: per layer and rank.
+        shares: the shares per layer and rank.
         drawn: (token, expert) pairs that are drawn from the shares, infinite where they are counted. A rank's number is
             then about normal with variance N p (1 - p), and the expected maximum is taken over `DRAWS` draws.
 
     Returns:
-        At least what the shares alone give.
+        A ratio at least as large as the shares alone give.
     """
     ranks = shares.shape[1]
     still = float(shares.max(axis=1).mean())
@@ -145,7 +145,7 @@ def dropped_share(shares: Shares, capacity_factor: float) -> float:
     """Mean share of (token, expert) pairs beyond the room of their expert: sum of max(0, p - c / E).
 
     Args:
-        shares: of experts, per layer.
+        shares: the shares of experts, per layer.
         capacity_factor: c: an expert takes c times its balanced share.
 
     Source: Lepikhin et al. 2020 (GShard), section 2.2; Fedus et al. 2021 (Switch Transformers), equation 3.
@@ -157,8 +157,8 @@ def capacity(tokens: int, experts: int, top_k: int, factor: float, *, form: str 
     """Tokens that an expert has room for, as gates count them.
 
     Args:
-        tokens: of a group.
-        experts: of the layer.
+        tokens: the number of tokens of a group.
+        experts: the number of experts of the layer.
         top_k: experts of a token.
         factor: c, at least 0.
         form: `gshard` and `switch`: ceil(c k T / E) (Megatron-Core and DeepSpeed count likewise); `fastmoe-gshard`:

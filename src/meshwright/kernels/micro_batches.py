@@ -29,7 +29,7 @@ def grouped(
 
     Args:
         lengths: ascending.
-        seconds: of a micro-batch in the busiest worker of the pipeline.
+        seconds: the seconds of a micro-batch in the busiest worker of the pipeline.
         most_tokens: padding included, of a micro-batch; at least the longest sequence.
         fill: how often the longest micro-batch is waited for while the pipeline fills and drains, (p - 1) / v.
         rounds: how often such sequences come in a step.

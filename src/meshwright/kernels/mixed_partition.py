@@ -46,7 +46,7 @@ def mixed_partitions(
     """Partitions whose fullest worker is lighter than any cut between neighbours makes it.
 
     Args:
-        weights: of the units, in order.
+        weights: the weights of the units, in order.
         workers: 2 or more.
         first_extra: weight on top in the first stage.
         last_extra: weight on top in the last stage.
@@ -80,7 +80,7 @@ def worker_cuts(
     """Units of each stage, so that the fullest worker is as light as moving borders makes it.
 
     Args:
-        weights: of the units, in order, at least one for each stage.
+        weights: the weights of the units, in order, at least one for each stage.
         workers: worker of each stage.
         first_extra: weight on top in the first stage.
         last_extra: weight on top in the last stage.

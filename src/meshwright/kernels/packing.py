@@ -24,7 +24,7 @@ def best_fit(lengths: Int[np.ndarray, " sequences"], room: int) -> Int[np.ndarra
     At most 11/9 of the fewest rows, and a few more; mostly the fewest.
 
     Args:
-        lengths: from 1 to `room`.
+        lengths: the lengths from 1 to `room`.
         room: tokens of a row.
 
     Returns:
@@ -57,7 +57,7 @@ def fewest_rows(lengths: Int[np.ndarray, " sequences"], room: int) -> Int[np.nda
     rows of equal space once.
 
     Args:
-        lengths: from 1 to `room`.
+        lengths: the lengths from 1 to `room`.
         room: tokens of a row.
 
     Returns:
@@ -87,7 +87,7 @@ def least_rows(lengths: Int[np.ndarray, " sequences"], room: int) -> int:
     of their own, and what those of at least a exceed the space beside them needs more rows.
 
     Args:
-        lengths: from 1 to `room`.
+        lengths: the lengths from 1 to `room`.
         room: tokens of a row.
     """
     found = -(-int(lengths.sum()) // room)
@@ -127,7 +127,7 @@ def drawn_lengths(
 
     Args:
         lengths: ascending.
-        shares: of the sequences, summing to 1.
+        shares: the shares of the sequences, summing to 1.
         count: how many.
     """
     at = (np.arange(count) + 0.5) / count
@@ -141,7 +141,7 @@ def strata(
 
     Args:
         lengths: ascending.
-        shares: of the sequences, summing to 1.
+        shares: the shares of the sequences, summing to 1.
         count: how many.
     """
     risen = np.concatenate(([0.0], np.cumsum(shares)))
@@ -158,13 +158,13 @@ def fullest_of(values: tuple[float, ...], shares: tuple[float, ...], terms: int,
     Up to 64 terms the distribution is convolved on a grid; of more it is normal with its own skewness (Cornish-Fisher).
 
     Args:
-        values: at least 0, of one term.
+        values: the values of one term, at least 0.
         shares: probability of each value; they sum to 1.
         terms: n.
         ranks: R.
 
     Returns:
-        At least 1; 1 for one rank or equal values.
+        A ratio of at least 1; 1 for one rank or equal values.
     """
     if ranks < 2 or len(values) < 2:
         return 1.0
@@ -178,13 +178,13 @@ def dealt_out(values: tuple[float, ...], shares: tuple[float, ...], terms: int, 
     Terms in the proportions of their shares, heaviest first, are dealt to ranks to and fro: each gets as many.
 
     Args:
-        values: at least 0, of one term.
+        values: the values of one term, at least 0.
         shares: probability of each value; they sum to 1.
-        terms: of each rank.
+        terms: the number of terms of each rank.
         ranks: how many.
 
     Returns:
-        At least 1.
+        A ratio of at least 1.
     """
     if ranks < 2 or len(values) < 2:
         return 1.0

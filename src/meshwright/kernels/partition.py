@@ -160,7 +160,7 @@ class _Chain:
         best[p, i] = min over j of (load(p, i, j)^2 + best[p + 1, j]): parts p, p + 1, ... hold the units from i on.
 
         Args:
-            ceiling: that some partition keeps.
+            ceiling: the ceiling that some partition keeps.
             grain: whole numbers per unit of load.
         """
         low, high = self._windows(ceiling)

@@ -17,10 +17,10 @@ def scan_s(
     scan overlap the three within a chunk and across chunks of other heads.
 
     Args:
-        flop: of products of chunks, per row.
+        flop: the FLOP of products of chunks, per row.
         scalar_flop: outside of products, per row.
         traffic_bytes: read and written, states included, per row.
-        roof: of the device for products of chunks.
+        roof: the roof of the device for products of chunks.
         scalar_flop_per_s: reached outside of products.
 
     Returns:

@@ -21,7 +21,7 @@ def with_argument_files(script: Script, read: Callable[[str], str | None]) -> Sc
     They come first, so that words of the command stand over them, as HfArgumentParser and TrlParser have it.
 
     Args:
-        script: as bash means it.
+        script: the script as bash means it.
         read: the text of a file beside the script, None where there is none.
     """
     files = dict(script.files)

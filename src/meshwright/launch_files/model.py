@@ -23,7 +23,7 @@ def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Prob
 
     Args:
         launch: the file as read.
-        name: of a model that only options describe.
+        name: the name of a model that only options describe.
 
     Raises:
         InputError: sizes contradict each other.

@@ -35,7 +35,7 @@ def launcher_config(script: Script, read: Callable[[str], str | None]) -> Launch
     """The config of a script that starts NeMo's launcher; None of other scripts.
 
     Args:
-        script: as bash means it.
+        script: the script as bash means it.
         read: the text of a file beside the script, None where there is none.
     """
     started = [launch for launch in launches(script.commands) if _is_launcher(launch)]

@@ -71,8 +71,8 @@ def of_a_workflow(name: str, text: str) -> Problem | None:
     """Why a workflow is none that a plan is read of, whatever its steps name; None of other files.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
     """
     return _among(_WORKFLOWS, name, text)
 
@@ -81,8 +81,8 @@ def of_another(name: str, text: str) -> Problem | None:
     """Why a file is none that a plan is read of, by the program whose it is; None of unknown ones.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
     """
     if name.endswith(".py") and "olmo_core" in text:
         why = "it makes several trainings, or none: one TransformerConfig and one TrainModuleConfig are read"

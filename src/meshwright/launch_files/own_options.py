@@ -74,7 +74,7 @@ def is_degree(name: str) -> bool:
     """Whether an option is a degree of a program that splits a job itself.
 
     Args:
-        name: of the option, with `_`.
+        name: the name of the option, with `_`.
     """
     return _DEGREE.search(name) is not None
 
@@ -83,7 +83,7 @@ def changes_plan(name: str) -> bool:
     """Whether an option may change what is trained, stored, recomputed or split, or the batch.
 
     Args:
-        name: of the option, with `_`.
+        name: the name of the option, with `_`.
     """
     found = _CHANGES.search(name)
     if found is None or name in _KINDS:
@@ -97,7 +97,7 @@ def leaves_alone(name: str, said: str) -> bool:
     """Whether a value of such an option splits, stores and trains as without it.
 
     Args:
-        name: of the option, with `_`.
+        name: the name of the option, with `_`.
         said: the value.
     """
     found = _CHANGES.search(name)

@@ -156,7 +156,7 @@ def missing_configuration(script: Script, read: Callable[[str], str | None]) -> 
     """The configuration that the last training of a script is started with, where that is not here.
 
     Args:
-        script: as bash means it.
+        script: the script as bash means it.
         read: the text of a file beside the script, None where there is none.
     """
     training = [launch for launch in launches(script.commands) if trains(launch) and _BY_FILE.search(launch.program)]

@@ -54,9 +54,9 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     """What a script starts, as the target reads the files that it is started with.
 
     Args:
-        script: as bash means it.
-        target: whose configuration it is.
-        devices: of the job.
+        script: the script as bash means it.
+        target: the target whose configuration it is.
+        devices: the number of devices of the job.
         read: the text of a file beside the script, None where there is none.
     """
     assert target.read is not None
@@ -156,8 +156,8 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     """The configuration files of a target that a script starts its program with.
 
     Args:
-        script: as bash means it.
-        target: whose files they are.
+        script: the script as bash means it.
+        target: the target whose files they are.
         read: the text of a file beside the script, None where there is none.
     """
     found: list[_Start] = []
@@ -277,8 +277,8 @@ def with_settings(script: Script, target: Target, settings: Mapping[str, str]) -
     """A script whose programs are started with options behind their own, which stand over them.
 
     Args:
-        script: as bash means it.
-        target: whose form the options have.
+        script: the script as bash means it.
+        target: the target whose form the options have.
         settings: value by name; an empty value is a switch.
     """
     if not settings:

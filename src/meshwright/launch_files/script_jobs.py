@@ -26,7 +26,7 @@ def as_one_job(script: Script, read: Callable[[Script], LaunchFile]) -> tuple[Sc
     Where they are not, the question which one is meant stays.
 
     Args:
-        script: as bash means it.
+        script: the script as bash means it.
         read: what is read of the job that a script names.
     """
     launched = read(script)
@@ -47,7 +47,7 @@ def set_by_arguments(text: str, launched: LaunchFile) -> list[str]:
     """Variables that are asked for, and that the script itself sets from arguments which nobody gave.
 
     Args:
-        text: of the script.
+        text: the text of the script.
         launched: what is read of it.
     """
     asked = dict.fromkeys(name for problem in launched.questions for name in _ASKED.findall(problem.fix))

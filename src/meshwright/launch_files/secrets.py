@@ -35,7 +35,7 @@ def masked(line: str, names: frozenset[str] = frozenset()) -> str:
     """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it.
 
     Args:
-        line: of a script.
+        line: the line of a script.
         names: variables whose values are secrets.
     """
     line = _SECRET.sub(lambda found: f"{found[1]}***", line)

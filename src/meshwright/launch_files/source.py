@@ -90,7 +90,7 @@ class LaunchSource:
         Args:
             source: path, or text.
             source_format: a target that has a reader, or another form of its script.
-            devices: of the job; None where no cluster is named.
+            devices: the number of devices of the job; None where no cluster is named.
             outside: what the text does not say.
 
         Raises:
@@ -144,7 +144,7 @@ class LaunchSource:
         """Lines of a script's trainings, where it starts several.
 
         Args:
-            text: in the place of the file's own.
+            text: the text in the place of the file's own.
         """
         if not self.is_bash:
             return frozenset()
@@ -168,7 +168,7 @@ class LaunchSource:
         """The file as its target reads it, a bash script as bash means it.
 
         Args:
-            text: in the place of the file's own.
+            text: the text in the place of the file's own.
         """
         text = self.text if text is None else text
         if self.record == TRAINER:
@@ -269,7 +269,7 @@ class LaunchSource:
         """Text, by name, of the configurations that a script names and does not write itself.
 
         Args:
-            text: of the script.
+            text: the text of the script.
         """
         script = self._as_bash_means(text)
         return {name: held for name, held in self._named(script).items() if name not in script.files}

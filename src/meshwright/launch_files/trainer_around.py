@@ -29,7 +29,7 @@ def engine_of(launch: Launch, target: Target, read: Read) -> Around | None:
 
     Args:
         launch: the program with its launcher.
-        target: whose program it is.
+        target: the target whose program it is.
         read: the text of a file beside the script, None where there is none.
 
     Raises:

@@ -120,7 +120,7 @@ class TrainerOptions:
         """Options of the job with where they stand.
 
         Args:
-            place: of the command.
+            place: the place of the command.
         """
         for name, value in self.job.items():
             shown = "given" if value is True else str(value)
@@ -206,10 +206,10 @@ class _Collected:
         """Keep one option with its values.
 
         Args:
-            flag: as it is written.
+            flag: the flag as it is written.
             attached: its value behind `=`.
             held: the words that hold its values, and those of which nobody knows whether they are options.
-            place: where it is written.
+            place: the place where it is written.
         """
         name = _name(flag)
         maybe = [one.unknown for one in held if one.unknown is not None and one.unknown.flags]

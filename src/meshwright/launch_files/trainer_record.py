@@ -49,8 +49,8 @@ def recorded(name: str, text: str) -> str | None:
     """Which record a file of a trainer's options is, by its name and text; None where it is none.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
     """
     if not name.endswith(SUFFIXES) or not _OWN.search(text) or not _MODEL.search(text):
         return None
@@ -64,8 +64,8 @@ def trainer_keys(name: str, text: str) -> Mapping[str, Any] | None:
     """Options that a program is started with in a file, by name; None where the file is none of options.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
     """
     return _keys(name, text) if name.endswith(SUFFIXES) and _OWN.search(text) else None
 
@@ -85,8 +85,8 @@ def words_of(keys: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[str
     """Options of a program by the key that says them: the option and its values.
 
     Args:
-        keys: of the file.
-        name: of the file, after which the engine is called that it holds.
+        keys: the keys of the file.
+        name: the name of the file, after which the engine is called that it holds.
     """
     for key, value in (*keys.items(), *_of_firefly(keys).items()):
         if value is None or value == "" or value == []:
@@ -126,10 +126,10 @@ def command_recorded(text: str, over: Mapping[str, str], record: str = TRAINER, 
     """The command that a file of options stands for, every option on the line it has in the file.
 
     Args:
-        text: of the file.
+        text: the text of the file.
         over: options that stand over those of the file.
-        record: which it is, `trl` or `swift-args`.
-        name: of the file.
+        record: the kind of record, `trl` or `swift-args`.
+        name: the name of the file.
 
     Raises:
         InputError: the text is no table, or its trainer runs more than one pass over a sequence.

@@ -29,7 +29,7 @@ def changed_device(base: DeviceSpec, changes: Mapping[str, Any], *, name: str, s
     Args:
         base: the device.
         changes: keys of a device file with their values, those of its `node` and `efficiency` tables in tables.
-        name: of the new device.
+        name: the name of the new device.
         source: who states the numbers.
 
     Raises:

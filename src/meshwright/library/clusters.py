@@ -62,7 +62,7 @@ def refitted(cluster: ClusterSpec, before: Calibration, after: Calibration) -> C
     """The same cluster with kernels as another calibration has them; devices with numbers of their own keep them.
 
     Args:
-        cluster: of any devices.
+        cluster: the cluster of any devices.
         before: the calibration that its devices have.
         after: the one they shall have.
     """

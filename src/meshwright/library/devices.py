@@ -93,9 +93,9 @@ def larger_devices(memory_bytes: float, vendor: str, calibration: Calibration | 
     """Devices of a maker with more memory than so much, out of `devices`; files of others are not read to the end.
 
     Args:
-        memory_bytes: of the device that is too small.
-        vendor: as device files spell it.
-        calibration: as `device` takes it.
+        memory_bytes: the bytes of memory of the device that is too small.
+        vendor: the vendor as device files spell it.
+        calibration: the calibration as `device` takes it.
     """
     known = calibration_of(calibration)
     own = {path.stem for path in _own_files()}

@@ -37,7 +37,7 @@ def instance(name: str) -> Instance | None:
     """The machine type of a name, case and `Standard_` apart; None where none has it.
 
     Args:
-        name: as the provider writes it.
+        name: the name as the provider writes it.
     """
     return _by_name().get(_plain(name))
 

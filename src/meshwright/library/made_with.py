@@ -42,7 +42,7 @@ def changes_since(file: PlanFile) -> tuple[str, ...]:
     """What has changed in library and calibration since a plan file was written, a sentence each.
 
     Args:
-        file: as read; nothing is said of one that does not say what it was made with.
+        file: the file as read; nothing is said of one that does not say what it was made with.
     """
     then = file.made_with
     if then is None:

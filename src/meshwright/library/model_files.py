@@ -146,8 +146,8 @@ def parsed_config(data: bytes, where: str) -> object:
     """The JSON in these bytes.
 
     Args:
-        data: of a file, a stream or a text.
-        where: they stand, as an error says it.
+        data: the data of a file, a stream or a text.
+        where: the place where they are, as an error says it.
 
     Raises:
         InputError: they are too many, no text or no JSON.

@@ -121,7 +121,7 @@ def config_of(text: str | os.PathLike[str] | Mapping[str, object]) -> dict[str, 
     """The config.json that MODEL means on the command line, as it stands there; None where it has none.
 
     Args:
-        text: as for `resolve`, whose answer it is read for.
+        text: the text as for `resolve`, whose answer it is read for.
     """
     from meshwright.library.model_files import config_content, is_entry
 

@@ -56,8 +56,8 @@ def fitted_generation(name: str, calibration: Calibration | None = None) -> Soft
     """The generation that a name means, with the ratios that a fit found.
 
     Args:
-        name: as `software` takes it.
-        calibration: as `software` takes it.
+        name: the name as `software` takes it.
+        calibration: the calibration as `software` takes it.
 
     Raises:
         As `generation_of`.
@@ -90,7 +90,7 @@ def numbers_name(name: str) -> str:
     """The canonical name of the line, or generation of it, whose fitted numbers a framework runs under.
 
     Args:
-        name: as `software` takes it; a line that is like another one shares the numbers of that one.
+        name: the name as `software` takes it; a line that is like another one shares the numbers of that one.
 
     Raises:
         As `generation_of`.
@@ -105,7 +105,7 @@ def measured_as(name: str) -> str:
     A line that differs from the one it is like in when it sums gradients alone is known as well as that one.
 
     Args:
-        name: as `software` takes it.
+        name: the name as `software` takes it.
 
     Raises:
         As `generation_of`.

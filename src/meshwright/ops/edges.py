@@ -146,7 +146,7 @@ def edge_works(model: ModelSpec, part: Literal["embedding", "head"]) -> tuple[La
 
     Args:
         model: the model.
-        part: which end.
+        part: the end of the model: embedding or head.
     """
     found = [edge_work(model, part)]
     for stream in model.streams if part == "embedding" else ():

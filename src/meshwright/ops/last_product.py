@@ -26,7 +26,7 @@ def without_last_product(work: LayerWork, layer: LayerSpec) -> LayerWork:
 
     Args:
         work: its operators.
-        layer: that they are of.
+        layer: the layer that they are of.
 
     Returns:
         The work as it is where the last product's output is read.

@@ -16,7 +16,7 @@ def work_of(model: ModelSpec, layer: LayerSpec, kernel: AttentionKernel) -> Laye
     Args:
         model: has the widths and tokens of the streams.
         layer: one of its layers.
-        kernel: of attention.
+        kernel: the kernel of attention.
     """
     if not model.streams:
         return layer_work(layer, model.hidden, kernel)
@@ -36,7 +36,7 @@ def layer_work(
     Args:
         layer: the layer.
         hidden: width of the residual stream.
-        kernel: of attention.
+        kernel: the kernel of attention.
         tokens: those it works on; None for the text's.
         memory: those that its cross attention reads.
 
@@ -122,9 +122,9 @@ def _altup(copies: int, hidden: int, name: str, *, before: bool, inner: list[Op]
     corrects every copy.
 
     Args:
-        copies: of the residual stream.
+        copies: the number of copies of the residual stream.
         hidden: width of each.
-        name: of the part.
+        name: the name of the part.
         before: whether copies are predicted before the part; else they are corrected behind it.
         inner: the part with its norms and residual addition.
 
@@ -153,7 +153,7 @@ def _split_norms(layer: LayerSpec, hidden: int, name: str, *, parts: int) -> tup
     Args:
         layer: the layer.
         hidden: width of the residual stream.
-        name: of the part.
+        name: the name of the part.
         parts: how many there are.
     """
     share = 1.0 / parts if layer.norms % parts == 0 else float(name == "attention")

@@ -97,7 +97,7 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
     """The modules of an operator.
 
     Args:
-        op: of a layer.
+        op: the operator of a layer.
     """
     if op.name in _ALONE:
         names = _ALONE[op.name][-len(op.outputs) :] if op.name == "latent down" else _ALONE[op.name]
@@ -150,7 +150,7 @@ def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:
     """The modules of an operator that adapters are asked for.
 
     Args:
-        op: of a layer.
+        op: the operator of a layer.
         targets: names, such as `q_proj`; `all-linear`, which takes every module but the router; patterns of names, such
             as `*_proj`. A part before the name takes modules of that part alone, such as `mlp.up_proj`; a `-` before
             it leaves them out, of every module where nothing else is said.
@@ -178,7 +178,7 @@ def adapted(op: Linear, lora: Lora) -> Iterator[Adapted]:
     """The modules of an operator that have adapters.
 
     Args:
-        op: of a layer.
+        op: the operator of a layer.
         lora: the adapters.
     """
     part = part_of(op)

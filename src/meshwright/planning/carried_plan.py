@@ -27,8 +27,8 @@ def carried_plan(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQ
     """A plan file's own model, cluster and workload, with what else was given in their place.
 
     Args:
-        job: that the file holds.
-        warnings: of its reading.
+        job: the job that the file holds.
+        warnings: the warnings of its reading.
         asked: what the question states besides.
 
     Raises:

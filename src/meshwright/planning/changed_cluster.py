@@ -38,7 +38,7 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
         cluster: the earlier one.
         lost: comma list of device numbers and ranges (`16-23`), of counts of a group or device (`8xH100`: the last
             ones of the group), or of groups that are lost whole (`spot`).
-        added: as `--gpus` takes it; devices of a group's kind and node size join it.
+        added: the devices added, as `--gpus` takes them; devices of a group's kind and node size join it.
 
     Raises:
         InputError: neither is given, or what is lost is not there; all problems together.
@@ -201,7 +201,7 @@ def _left_of(group: NodeGroup, hit: Bool[np.ndarray, "devices"]) -> NodeGroup:
     """What a group is without some of its nodes: where one of those that count as it is left alone, that one.
 
     Args:
-        group: before.
+        group: the group before.
         hit: its devices that stay behind.
     """
     ends = np.cumsum([0, *(one.devices for one in _counted(group))])

@@ -69,11 +69,11 @@ def least_of_any_count(
     its micro-batch, which goes through every layer. Pairs that another one is below in both are left out.
 
     Args:
-        model: of the plans.
+        model: the model of the plans.
         group: the most nodes.
-        workload: of the plans.
-        space: of the plans; empty is the answer where it has more than the usual tensor strategy or moves to the host,
-            of which part of the work is not of layers.
+        workload: the workload of the plans.
+        space: the space of the plans; empty is the answer where it has more than the usual tensor strategy or moves to
+            the host, of which part of the work is not of layers.
 
     Raises:
         OutOfLimitsError: a limit is reached before all rows are bounded.

@@ -20,7 +20,7 @@ def equal_groups_joined(
     """The cluster with equal groups as one, which stands where the first of them does.
 
     Args:
-        cluster: of several groups, with a link between any two.
+        cluster: the cluster of several groups, with a link between any two.
         whatever_they_cost: groups that differ in price, power and preemptions, too, each as one group of their means.
 
     Returns:

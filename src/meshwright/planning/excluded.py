@@ -34,7 +34,7 @@ def excluded_plans(inputs: JobInputs, space: Space, best_s: float, reason: Reaso
 
     Args:
         inputs: the question, on one kind of device.
-        space: that was searched.
+        space: the space that was searched.
         best_s: step of its best plan.
         reason: `memory` for plans that do not fit, `time` for plans that fit and take longer.
     """

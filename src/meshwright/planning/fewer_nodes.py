@@ -84,7 +84,7 @@ def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
     Eighteen nodes share 512 sequences worse than sixteen: nine data ranks, or nine stages, leave a remainder.
 
     Args:
-        nodes: that there are.
+        nodes: the number of nodes that there are.
         each: devices of a node.
         batch: sequences of a step.
 
@@ -107,9 +107,9 @@ def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -
     the group anyway.
 
     Args:
-        cluster: of several groups.
-        number: of the group.
-        devices: of it, at most.
+        cluster: the cluster of several groups.
+        number: the number of the group.
+        devices: the number of devices of it, at most.
         batch: sequences of a step.
     """
     near = _near(cluster, cluster.groups[number], devices, batch)
@@ -130,7 +130,7 @@ def roundest_devices(cluster: ClusterSpec, batch: int) -> dict[int, tuple[int, .
     Of two groups the most below all of each, too: 27 nodes are to be no slower than 26, which are divided otherwise.
 
     Args:
-        cluster: of several groups.
+        cluster: the cluster of several groups.
         batch: sequences of a step.
     """
     near = {number: _near(cluster, group, group.devices, batch) for number, group in enumerate(cluster.groups)}

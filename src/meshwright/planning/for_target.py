@@ -112,7 +112,7 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     """The question priced with the kernels, memory, number formats and adapters of a target, unless it states them.
 
     Args:
-        job: of the question.
+        job: the job of the question.
         target: name of a target; None for none.
 
     Raises:
@@ -159,7 +159,7 @@ def running(trainers: Sequence[str], job: JobFields) -> tuple[str, ...]:
 
     Args:
         trainers: names of targets.
-        job: of the question.
+        job: the job of the question.
     """
     if job.software is None:
         return tuple(trainers)

@@ -77,12 +77,12 @@ def goodput(
     """The share of a run that trains, with the range of what is not stated.
 
     Args:
-        devices: of the job; any one's failure stops it.
-        failures: as stated, None for nothing.
-        snapshot_s: that training stands still for a checkpoint where that is not stated: the copy of a device's state
-            to its host, which writes it out while training goes on.
+        devices: the number of devices of the job; any one's failure stops it.
+        failures: the failures as stated, None for nothing.
+        snapshot_s: the seconds of a snapshot that training stands still for a checkpoint where that is not stated: the
+            copy of a device's state to its host, which writes it out while training goes on.
         per_node: devices that leave with one that fails.
-        preemptions_per_hour: of all spot nodes of the job together.
+        preemptions_per_hour: the preemptions per hour of all spot nodes of the job together.
     """
     stated = failures or Failures()
     stall_s = snapshot_s if stated.stall_s is None else stated.stall_s
@@ -122,9 +122,9 @@ def staffed_share(rate_per_s: float, failures: Failures, node_share: float) -> f
     node is away for the repair (M/G/infinity, whatever its distribution).
 
     Args:
-        rate_per_s: of failures of the whole job.
-        failures: with repair, spares, and what the run does without enough nodes.
-        node_share: of one node in the speed of the job.
+        rate_per_s: the rate per second of failures of the whole job.
+        failures: the failures with repair, spares, and what the run does without enough nodes.
+        node_share: the node share of one node in the speed of the job.
 
     Source: Palm's theorem, in Feller, "An Introduction to Probability Theory", volume I, XVII.7, 1968.
     """
@@ -146,10 +146,10 @@ def training_share(rate_per_s: float, restart_s: float, interval_s: float, stall
     a rate of 0, interval / (interval + stall).
 
     Args:
-        rate_per_s: of failures of the whole job.
-        restart_s: until it trains again.
-        interval_s: of work between checkpoints.
-        stall_s: of one checkpoint.
+        rate_per_s: the rate per second of failures of the whole job.
+        restart_s: the seconds until it trains again.
+        interval_s: the interval in seconds of work between checkpoints.
+        stall_s: the stall in seconds of one checkpoint.
 
     Source: Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22, 2006,
     equation 20.

@@ -48,8 +48,8 @@ def new_placement(job: Job, strategy: LayerStrategy) -> NewPlacement:
     """The change from blocks to the placement of a plan.
 
     Args:
-        job: with a load of experts, and a plan that places them by it.
-        strategy: of layers with experts.
+        job: the job with a load of experts, and a plan that places them by it.
+        strategy: the strategy of layers with experts.
     """
     assert job.workload.expert_load is not None
     expert, workload = strategy.expert, job.workload

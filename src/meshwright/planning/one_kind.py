@@ -72,7 +72,7 @@ def find_plans(
         space_for: the search space for a number of devices.
         top: how many layouts.
         refuses: what a target refuses of a job.
-        pareto: also find the front of time and memory.
+        pareto: whether to find the front of time and memory.
         searched: searches a space.
 
     Returns:
@@ -211,8 +211,8 @@ def accepted(
         space: what the target can run of it.
         top: how many layouts.
         refuses: what the target refuses of a job; None without one.
-        pareto: also find the front of time and memory.
-        beat_s: as `search` has it.
+        pareto: whether to find the front of time and memory.
+        beat_s: the seconds to beat, as in `search`.
         searched: searches a space.
 
     Raises:
@@ -287,7 +287,7 @@ def find_best(
             at most 10% slower than the quickest.
         top: how many layouts.
         refuses: what a target refuses of a job.
-        pareto: also find the front of time and memory.
+        pareto: whether to find the front of time and memory.
         searched: searches a space.
 
     Returns:
@@ -336,9 +336,9 @@ def raise_unmet(found: Sequence[BestPlans], aim: Aim, model: ModelSpec) -> None:
     """Say which limits no plan keeps to.
 
     Args:
-        found: on each part of a cluster, the whole one first; none keeps to the limits.
+        found: the plans found on each part of a cluster, the whole one first; none keeps to the limits.
         aim: the limits.
-        model: of the plans.
+        model: the model of the plans.
 
     Raises:
         InfeasibleError: always.

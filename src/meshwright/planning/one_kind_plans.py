@@ -76,7 +76,7 @@ def one_kind_search(
         aim: what the plans are ordered by, and limits of time and price.
         top: how many layouts.
         target: only plans that this framework can run.
-        pareto: also find the front.
+        pareto: whether to find the front.
         near: only plans that take at most this many times the quickest one.
         searched: searches a space.
 
@@ -146,9 +146,9 @@ def no_plan_of(
 
     Args:
         inputs: the question, as the target prices it.
-        limits: of the search.
+        limits: the limits of the search.
         found: what it found, no plan.
-        target: whose plans were searched.
+        target: the target whose plans were searched.
         asked: the question as it was asked, where the target was chosen for it and another may run what is trained
             instead.
     """
@@ -179,7 +179,7 @@ def leanest_of(inputs: JobInputs, limits: SpaceFields, target: str | None) -> li
 
     Args:
         inputs: model, cluster of one group, workload.
-        limits: of the search.
+        limits: the limits of the search.
         target: only plans that this framework can run.
     """
     from meshwright.planning.repair.leanest import leanest

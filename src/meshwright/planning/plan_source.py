@@ -134,7 +134,7 @@ def measured_plan(
     """A plan of measured layers, and warnings about its file; None for any other plan.
 
     Args:
-        plan: as `plan_question` takes it.
+        plan: the plan as `plan_question` takes it.
         settings: further fields of the question; a plan file of measured layers carries all of them.
 
     Raises:
@@ -198,8 +198,8 @@ def question_beside_trainers(plan: PlanLike | ExecutionPlan | PlanRow, asked: Jo
     """The same, with what each trainer makes of a plan on few devices where the question names no framework.
 
     Args:
-        plan: as `plan_question` takes it.
-        asked: likewise.
+        plan: the plan as `plan_question` takes it.
+        asked: the question as `plan_question` takes it.
 
     Raises:
         InputError, UnsupportedError: as `plan_question` does.
@@ -270,8 +270,8 @@ def with_row(
     Args:
         row: the plan.
         inputs: its job.
-        warnings: of what was read.
-        layers: of each virtual stage, all layers of the model; as many each where nobody says it.
+        warnings: the warnings of what was read.
+        layers: the layers of each virtual stage, all layers of the model; as many each where nobody says it.
     """
     inputs = replace(inputs, workload=inputs.workload.with_batch(row.gbs))
     model, seq_len = inputs.model, inputs.workload.seq_len

@@ -95,7 +95,7 @@ def stage_groups(strategy: LayerStrategy, *, experts: bool) -> list[tuple[str, i
     """Name, size and stride of every kind of group among the ranks of a stage, tensor ranks first.
 
     Args:
-        strategy: of the stage.
+        strategy: the strategy of the stage.
         experts: whether the model has them.
     """
     kinds: list[tuple[str, int, int]] = [("tp", strategy.tp, 1)]

@@ -34,10 +34,10 @@ def idle_reason(
 
     Args:
         used: devices in use.
-        devices: that there are.
+        devices: the number of devices that there are.
         why: a key of `report.words.reasons.IDLE`.
         of: what the devices are called: a group, or all of them.
         rented: idle devices are not paid for.
-        facts: of the reason.
+        facts: the facts of the reason.
     """
     return Reason.of("idle", used=used, devices=devices, of=of, why=why, rented=rented, **facts)

@@ -28,8 +28,8 @@ def plan_reasons(
 
     Args:
         job: the plan.
-        estimate: of it.
-        certificate: of the search; None where nothing was searched.
+        estimate: the estimate of it.
+        certificate: the certificate of the search; None where nothing was searched.
         objective: a key of `OBJECTIVES`.
     """
     full = estimate.fullest
@@ -57,7 +57,7 @@ def host_reasons(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Reason]:
 
     Args:
         cluster: its groups and their hosts.
-        estimate: of a plan.
+        estimate: the estimate of a plan.
     """
     away = [stage for stage in estimate.stages if stage.host_bytes or stage.disk_bytes]
     if not away:
@@ -82,9 +82,9 @@ def search_reason(certificate: PlanCertificate, objective: str = "time", step_ti
     """What the search proves of the best plan.
 
     Args:
-        certificate: of the search.
+        certificate: the certificate of the search.
         objective: a key of `OBJECTIVES`.
-        step_time_s: of the best plan.
+        step_time_s: the seconds of a step of the best plan.
 
     Returns:
         `gap` is how far the best plan is above the lower bound, relative to the plan; None where either is unknown.
@@ -107,7 +107,7 @@ def price_reasons(job: PlannedJob, estimate: StepPrice, aim: Aim = QUICKEST) -> 
 
     Args:
         job: the plan.
-        estimate: of it.
+        estimate: the estimate of it.
         aim: what was asked for; prices matter where it or a priced link makes them.
     """
     if aim.limited:
@@ -133,8 +133,8 @@ def energy_reason(energy_j: float, estimate: StepPrice, cluster: ClusterSpec) ->
     """What energy a step takes on which devices.
 
     Args:
-        energy_j: of the step.
-        estimate: of the plan.
+        energy_j: the joules of the step.
+        estimate: the estimate of the plan.
         cluster: its groups have the powers.
     """
     used = Counter[str]()
@@ -167,8 +167,8 @@ def price_reason(price_per_step: float, step_time_s: float, used: Mapping[str, i
         price of the devices = sum over groups of  price per device and hour x devices in use x step / 3600
 
     Args:
-        price_per_step: of devices and traffic, USD.
-        step_time_s: of the step.
+        price_per_step: the price per step of devices and traffic, USD.
+        step_time_s: the seconds of a step of the step.
         used: devices of each group.
         cluster: its groups have the prices.
     """

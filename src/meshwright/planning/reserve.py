@@ -21,8 +21,8 @@ def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space:
 
     Args:
         job: the best plan.
-        row: as a row; None where its layers recompute one by one.
-        estimate: of the plan.
+        row: the row as a row; None where its layers recompute one by one.
+        estimate: the estimate of the plan.
         space: what was searched; changes its pins forbid are not looked at.
     """
     start = row or bare_row(job.plan, job.model)

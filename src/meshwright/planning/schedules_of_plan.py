@@ -62,7 +62,7 @@ def schedules_of_plan(
     can; the table shows the plan that was priced.
 
     Args:
-        plan: as `estimate` takes it; one that a single line can say.
+        plan: the plan as `estimate` takes it; one that a single line can say.
         job: model, cluster and workload.
         schedules: names of `schedule list`, or `all`; the plan's own is always there.
 

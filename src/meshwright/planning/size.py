@@ -150,8 +150,8 @@ class Sizing:
         """Once a limit is reached: the first of quickly growing counts whose first plans meet the goal, if one does.
 
         Args:
-            place: of the count that was not looked at whole, the fewest that may be enough.
-            limit: that is reached.
+            place: the place of the count that was not looked at whole, the fewest that may be enough.
+            limit: the limit that is reached.
         """
         self.stopped = limit
         least = 0

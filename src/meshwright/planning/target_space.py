@@ -43,8 +43,8 @@ def plain_instead(space: Space, refusals: Sequence[tuple[Problem, ...]]) -> Spac
     """The space without the setting that a target refuses of plans found; None where that is nothing of a setting.
 
     Args:
-        space: that was searched.
-        refusals: of each plan found.
+        space: the space that was searched.
+        refusals: the refusals of each plan found.
     """
     fields = {problem.field for problems in refusals for problem in problems}
     pins = dict(space.pins)

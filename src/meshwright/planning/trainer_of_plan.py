@@ -101,7 +101,7 @@ def same_trainer(questions: Sequence[PlanQuestion]) -> str | None:
     """The trainer that can run several plans and is the quickest on all of them together; None where none runs all.
 
     Args:
-        questions: of the same adapters, each asked under every trainer.
+        questions: the questions of the same adapters, each asked under every trainer.
     """
     told = [{one.trainer: one for one in question.trainers if one.plan is not None} for question in questions]
     able = [name for name in FINE_TUNING if all(name in one for one in told)]

@@ -103,11 +103,12 @@ def under_trainers(
         aim: what the plans are ordered by, and limits of time and price.
         trainers: names of targets.
         top: how many layouts.
-        pareto: also find the front.
-        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
-        best_alone: of each only the best plan is wanted, none of the others.
-        enough: of the best trainer so far, whether nobody else has to be asked; where it is given, trainers behind the
-            first are searched for quicker plans alone.
+        pareto: whether to find the front.
+        usual_devices: the number of usual devices for whose number a batch that nobody gave is chosen; None for those
+            of the cluster.
+        best_alone: whether of each only the best plan is wanted, none of the others.
+        enough: whether the best trainer so far is good enough that nobody else has to be asked; where it is given,
+            trainers behind the first are searched for quicker plans alone.
     """
     # The best is the simplest of those that tie; a measured run may stand anywhere.
     usual = best_alone and aim == QUICKEST and job.calibration is None
@@ -190,9 +191,9 @@ def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceF
     """Why nothing fits, of the trainer that needs the least memory; None where no trainer can be asked.
 
     Args:
-        found: under each trainer, no plan that fits.
+        found: the answers under each trainer, none with a plan that fits.
         asked: the question of no trainer.
-        limits: of the search.
+        limits: the limits of the search.
     """
     asked_of = [one for one in found if not one.beside]
     tried = [(one.plan.peak_memory_bytes or 0.0, one.searched) for one in asked_of if one.searched is not None]
@@ -243,7 +244,7 @@ def trainer_plan(trainer: str, line: str, estimate: StepEstimate, *, fits: bool)
     Args:
         trainer: name of the target.
         line: the plan in one line.
-        estimate: under the trainer.
+        estimate: the estimate under the trainer.
         fits: whether it is an answer.
     """
     full = estimate.fullest

@@ -69,11 +69,11 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
 
     Args:
         job: the plan.
-        row: that says it; None where none does.
-        changes: by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len` and `global_batch`;
-            `expert_load`, the fullest rank over the mean, `zipf:S`, or rows of tokens by expert; `price` in USD per
-            device and hour, of all kinds or by the name of the device; `numbers`, factors by the name of a number of
-            the cluster.
+        row: the row that says it; None where none does.
+        changes: the changes by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len` and
+            `global_batch`; `expert_load`, the fullest rank over the mean, `zipf:S`, or rows of tokens by expert;
+            `price` in USD per device and hour, of all kinds or by the name of the device; `numbers`, factors by the
+            name of a number of the cluster.
 
     Raises:
         InputError: a value breaks its rule, or the settings do not go together; all problems at once.
@@ -177,7 +177,7 @@ def changes_to(job: Job, name: str) -> dict[str, int | str] | None:
 
     Args:
         job: the plan.
-        name: of the other, in one line.
+        name: the name of the other, in one line.
     """
     before = row_of(job.plan, job.model)
     after = parse_row(name, devices=job.plan.devices, global_batch=job.workload.global_batch, schedules=known_names())
@@ -201,8 +201,8 @@ def describe_conditions(before: Job, after: Job, changes: Mapping[str, Any]) -> 
 
     Args:
         before: the plan as it was.
-        after: as it is.
-        changes: as `changed_plan` takes them.
+        after: the answer after the change.
+        changes: the changes as `changed_plan` takes them.
     """
     found = []
     if before.workload.seq_len != after.workload.seq_len:

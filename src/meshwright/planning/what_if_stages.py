@@ -49,7 +49,7 @@ def changed_stages(job: Job, asked: Mapping[str, Any], seq_len: int, batch: int 
 
     Args:
         job: the plan.
-        asked: by the names of `stage_names` and `PLAN_AXES`.
+        asked: the changes asked for, by the names of `stage_names` and `PLAN_AXES`.
         seq_len: tokens of a sequence.
         batch: sequences of a step; None for as many as before.
 

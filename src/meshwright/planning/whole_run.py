@@ -88,7 +88,7 @@ def preemptions_per_hour(cluster: ClusterSpec, estimate: StepPrice) -> float:
 
     Args:
         cluster: says how often one of each group is.
-        estimate: of the plan; its stages say which devices it uses.
+        estimate: the estimate of the plan; its stages say which devices it uses.
     """
     rates = {group.name: group.preemptions_per_node_hour / group.devices_per_node for group in cluster.groups}
     return sum(stage.devices * rates[stage.group] for stage in estimate.stages) if any(rates.values()) else 0.0

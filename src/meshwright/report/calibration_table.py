@@ -51,7 +51,7 @@ def ranking_table(plans: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType
     """The best plans under the numbers of before and of after, and the plan that ran.
 
     Args:
-        plans: as data, the best of after first.
+        plans: the plans as data, the best of after first.
     """
     best = {
         when: next((one["name"] for one in plans if one[f"rank_{when}"] == 1), None) for when in ("before", "after")

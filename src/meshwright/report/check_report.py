@@ -59,7 +59,7 @@ def plan_as_read(read: Mapping[str, Any] | None, name: str | None) -> list[Rende
 
     Args:
         read: options, their values and places.
-        name: of the plan; None where it has none.
+        name: the name of the plan; None where it has none.
     """
     if read is None or not (read["values"] or read["not_priced"]):
         return []

@@ -20,7 +20,7 @@ def cluster_map(groups: Sequence[Mapping[str, Any]], places: Sequence[Mapping[st
     """Lines of the map.
 
     Args:
-        groups: of the cluster, as a plan set describes them.
+        groups: the groups of the cluster, as a plan set describes them.
         places: runs of stages with the nodes that hold them, as `mixing.map` has them.
     """
     lines = []

@@ -28,8 +28,8 @@ def sarif(document: Mapping[str, Any], path: str, version: str) -> str:
 
     Args:
         document: a `meshwright.check/1`.
-        path: of the file that was checked; empty where there is none.
-        version: of this package.
+        path: the path of the file that was checked; empty where there is none.
+        version: the version of this package.
     """
     results = [
         _result(one["code"], "error", _message(one), _place(one["place"], path)) for one in document["violations"]
@@ -60,7 +60,7 @@ def github(document: Mapping[str, Any], path: str) -> str:
 
     Args:
         document: a `meshwright.check/1`.
-        path: of the file that was checked; empty where there is none.
+        path: the path of the file that was checked; empty where there is none.
     """
     found = [("error", one["code"], _message(one), _place(one["place"], path)) for one in document["violations"]]
     if document["dominated_by"]:
@@ -85,7 +85,7 @@ def junit(document: Mapping[str, Any], path: str) -> str:
 
     Args:
         document: a `meshwright.check/1`.
-        path: of the file that was checked; empty where there is none.
+        path: the path of the file that was checked; empty where there is none.
     """
     found: dict[str, list[str]] = {code: [] for code in RULES}
     for one in document["violations"]:

@@ -59,9 +59,9 @@ def front_svg(title: str, front: Sequence[Mapping[str, Any]], capacity_bytes: fl
     """The front as a figure: a dot a plan, coloured by its number of devices, its name on hovering.
 
     Args:
-        title: of the figure.
+        title: the title of the figure.
         front: entries of `pareto`, at least one.
-        capacity_bytes: of the smallest device, drawn where it is near.
+        capacity_bytes: the capacity in bytes of the smallest device, drawn where it is near.
 
     Returns:
         An SVG document.

@@ -92,7 +92,7 @@ def renderable_html(renderable: RenderableType, width: int = 110) -> str:
     """Anything the terminal shows, as preformatted text.
 
     Args:
-        renderable: of rich.
+        renderable: the renderable of rich.
         width: columns.
     """
     console = Console(width=width, record=True, file=StringIO(), force_terminal=False, color_system=None)

@@ -30,7 +30,7 @@ def page_svg(page: RenderableType) -> str:
     """What the terminal shows of an answer, as an SVG document on white.
 
     Args:
-        page: of rich.
+        page: the page of rich.
     """
     from rich.console import Console
     from rich.terminal_theme import DEFAULT_TERMINAL_THEME

@@ -16,7 +16,7 @@ def columns(*names: str, left: Collection[str] = (), fold: Collection[str] = (),
     """An empty table: numbers to the right, texts to the left.
 
     Args:
-        names: of the columns.
+        names: the names of the columns.
         left: columns of texts that stay on one line.
         fold: columns of texts that are wrapped.
         gap: spaces between columns.
@@ -41,7 +41,7 @@ def plain_row(table: Table, *cells: str | Text) -> None:
     """Add a row whose text is taken as it is, brackets included.
 
     Args:
-        table: to add to.
+        table: the table to add to.
         cells: one a column.
     """
     table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))

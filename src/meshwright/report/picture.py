@@ -137,8 +137,8 @@ def lanes_of(start: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]) -
     """The lane of each span, so that no two of one lane overlap: the lowest that is free.
 
     Args:
-        start: in ascending order.
-        end: likewise numbered.
+        start: the start in ascending order.
+        end: the ends, numbered like the starts.
     """
     lane = np.zeros(len(start), np.int64)
     if not np.any(start[1:] < np.maximum.accumulate(end)[:-1]):

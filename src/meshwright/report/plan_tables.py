@@ -262,7 +262,7 @@ def front_list(front: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     """Plans no other beats in time, memory, devices and cost at once, marked as they are drawn.
 
     Args:
-        front: in the order of the drawing.
+        front: the front in the order of the drawing.
     """
     from meshwright.report.front_drawing import MARKS
 

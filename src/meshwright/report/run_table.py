@@ -15,9 +15,9 @@ def step_line(step: int, loss: float, seconds_: float) -> str:
     """One step as it is done.
 
     Args:
-        step: from 0.
-        loss: of the step.
-        seconds_: it took.
+        step: the step from 0.
+        loss: the loss of the step.
+        seconds_: the seconds that it took.
     """
     return f"step {step:4d}  loss {loss:.6f}  {seconds(seconds_)}"
 

@@ -60,10 +60,10 @@ def run_trace(
     """The trace file: a process for each mesh of each step, one under the other.
 
     Args:
-        title: of the file.
+        title: the title of the file.
         program: what ran.
         steps: moments of each mesh, by what the step is called: predicted, measured.
-        compress: as gzip, with no date in it.
+        compress: whether to compress it as gzip, with no date in it.
     """
     events = [
         event

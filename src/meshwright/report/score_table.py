@@ -72,7 +72,7 @@ def score(group: str, runs: Sequence[Compared]) -> Score:
 
     Args:
         group: what to call them.
-        runs: with or without predictions.
+        runs: the runs with or without predictions.
 
     Returns:
         Coverage over all, errors over those with a prediction.

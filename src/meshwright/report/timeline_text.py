@@ -41,7 +41,7 @@ class TimelineText:
         Args:
             pictures: the steps.
             whole: draw all of the longest step, whatever its length.
-            gutters: per picture and worker, text to the right of its line.
+            gutters: the gutters per picture and worker, text to the right of its line.
             memory: whether the memory of the fullest worker follows, where it is known.
         """
         self.pictures, self.whole, self.gutters, self.memory = tuple(pictures), whole, tuple(gutters), memory

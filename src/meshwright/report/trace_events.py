@@ -60,7 +60,7 @@ def trace_bytes(picture: Picture, *, compress: bool = True) -> bytes:
 
     Args:
         picture: the step.
-        compress: as gzip.
+        compress: whether to compress it as gzip.
     """
     stream = io.BytesIO()
     if not compress:

@@ -27,8 +27,8 @@ def check_backend(
     Args:
         backend: name.
         ray: address of a cluster.
-        timeout_s: in which a worker goes on.
-        hosts: that share each mesh.
+        timeout_s: the timeout in seconds in which a worker goes on.
+        hosts: the number of hosts that share each mesh.
         worker_devices: what workers own.
 
     Raises:
@@ -96,11 +96,11 @@ def runtime_of(
 
     Args:
         program: what to run.
-        meshes: of devices of this process; workers elsewhere have meshes like them.
+        meshes: the meshes of devices of this process; workers elsewhere have meshes like them.
         backend: one of `BACKENDS`.
         ray: address of a cluster; one of this machine is started without it.
-        timeout_s: in which a worker goes on to its next instruction, or counts as hung.
-        hosts: that share each mesh.
+        timeout_s: the timeout in seconds in which a worker goes on to its next instruction, or counts as hung.
+        hosts: the number of hosts that share each mesh.
         worker_devices: what workers own, for all or by mesh; this process then only has stand-ins for them.
 
     Raises:

@@ -19,7 +19,7 @@ class Channel(Protocol):
 
         Args:
             values: arrays of the own mesh.
-            forms: of each on the host.
+            forms: the forms of each on the host.
         """
         ...
 
@@ -31,7 +31,7 @@ class Channel(Protocol):
         """The next message, waited for.
 
         Args:
-            forms: on the host of what it holds.
+            forms: the forms on the host of what it holds.
 
         Returns:
             Arrays on any device; the receiver places them.
@@ -71,7 +71,7 @@ class LateChannel:
         """Nothing is under way.
 
         Args:
-            channel: that carries the messages.
+            channel: the channel that carries the messages.
             late_s: asked for each message, how long it is under way.
         """
         self._channel, self._late_s = channel, late_s
@@ -107,7 +107,7 @@ def local_channels(meshes: int) -> list[dict[int, LocalChannel]]:
         meshes: how many.
 
     Returns:
-        For each mesh, its channel to every mesh, itself included.
+        The channels of each mesh to every mesh, itself included.
     """
     messages: list[list[SimpleQueue[list[Any]]]] = [[SimpleQueue() for _ in range(meshes)] for _ in range(meshes)]
     return [

@@ -27,8 +27,8 @@ def save_checkpoint(path: str | Path, tree: Any) -> None:
     """Write a state; what is at the path is replaced once all is written.
 
     Args:
-        path: of the folder.
-        tree: of arrays, on any devices; every shard is written once, with its sharding.
+        path: the path of the folder.
+        tree: the tree of arrays, on any devices; every shard is written once, with its sharding.
     """
     folder = Path(path)
     begun = folder.with_name(folder.name + ".part")
@@ -57,7 +57,7 @@ def last_checkpoint(path: str | Path) -> Path | None:
     """The folder of the last whole checkpoint: the path, or beside it the one that a killed `save_checkpoint` replaced.
 
     Args:
-        path: that `save_checkpoint` was given.
+        path: the path that `save_checkpoint` was given.
     """
     folder = Path(path)
     return next((one for one in (folder, _replaced(folder)) if (one / TABLE).is_file()), None)
@@ -71,7 +71,7 @@ def restore_checkpoint(path: str | Path, like: Any) -> Any:
     """Read a state onto other devices or shardings than it was written from.
 
     Args:
-        path: of the folder.
+        path: the path of the folder.
         like: tree of arrays or `jax.ShapeDtypeStruct`: each leaf is placed by its sharding, where it has one; a device
             reads only the files that its part of the leaf overlaps.
 

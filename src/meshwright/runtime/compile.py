@@ -84,7 +84,7 @@ def compile_step(
         method: how to run it.
         batch_argnums: arguments that are split on their first axis.
         loss: "mean", "sum" or None.
-        place: where it runs.
+        place: the place where it runs.
         beside: runtime of the same step for arguments of other shapes, whose workers keep its state.
 
     Raises:

@@ -103,7 +103,7 @@ class CompiledStep:
         read it.
 
         Args:
-            path: of the file.
+            path: the path of the file.
         """
         write_file(path, saved(self.program, None if self.plan is None else self.plan.to_json()) + "\n")
 
@@ -111,7 +111,7 @@ class CompiledStep:
         """Run the step.
 
         Args:
-            arguments: as the step takes them.
+            arguments: the arguments as the step takes them.
         """
         return self._returned(self.runtime.step(self._given(arguments), self.step.micro_batches))
 
@@ -120,7 +120,7 @@ class CompiledStep:
 
         Args:
             init: makes what the step takes as its first argument.
-            arguments: of `init`.
+            arguments: the arguments of `init`.
 
         Raises:
             InputError: `init` makes something else.
@@ -166,7 +166,7 @@ class CompiledStep:
         """Run the step and say when each instruction ran; each is waited for, so the step takes longer.
 
         Args:
-            arguments: as the step takes them.
+            arguments: the arguments as the step takes them.
         """
         outputs, moments = self.runtime.recorded(self._given(arguments), self.step.micro_batches)
         return self._returned(outputs), moments

@@ -19,7 +19,7 @@ def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
 
     Args:
         count: how many.
-        stand_ins: for those that workers in other processes own, so that this process leaves them alone.
+        stand_ins: the stand-ins for those that workers in other processes own, so that this process leaves them alone.
 
     Returns:
         JAX devices.

@@ -74,7 +74,7 @@ def joint_paces(planned: StepTimeline, *, scale: float) -> JointPaces:
     """What ranks of each pipeline take, as the planner prices it.
 
     Args:
-        planned: of pipelines of one stage.
+        planned: the plan of pipelines of one stage.
         scale: seconds of the run for each planned second.
     """
     passes = (float(times.forward_s[0, 0] + times.backward_s[0, 0]) for times in planned.times)

@@ -42,12 +42,12 @@ class MeshExecutor:
         """Nothing is compiled yet: an executable is compiled when it first runs.
 
         Args:
-            number: of this mesh.
-            instructions: of this mesh.
-            buffers: of the whole program, by number.
+            number: the number of this mesh.
+            instructions: the instructions of this mesh.
+            buffers: the buffers of the whole program, by number.
             functions: what executables compute, flat in and out.
             mesh: its devices.
-            channels: to the other meshes.
+            channels: the channels to the other meshes.
             watch: called with the place in the list before each instruction.
         """
         self.number, self.instructions, self.buffers, self.mesh = number, instructions, buffers, mesh
@@ -115,7 +115,7 @@ class MeshExecutor:
         """A joined part of the list compiled for what it reads; nothing is run.
 
         Args:
-            part: of this mesh.
+            part: the part of this mesh.
         """
         given = [self.sharding(buffer) for buffer in part.reads]
         return self.compiled_joined(part).lower(*self._shapes(part.reads, given)).compile()
@@ -145,7 +145,7 @@ class MeshExecutor:
         """Go to the start of the list.
 
         Args:
-            values: of the buffers that hold one there, anywhere; they are placed.
+            values: the values of the buffers that hold one there, anywhere; they are placed.
             lying: buffers whose values are known to have their shardings.
 
         Returns:
@@ -172,7 +172,7 @@ class MeshExecutor:
         """Do instructions up to the end of the list.
 
         Args:
-            wait: for messages; without it, stop where one is missing.
+            wait: whether to wait for messages; without it, stop where one is missing.
 
         Returns:
             Whether anything was done.
@@ -317,7 +317,7 @@ class MeshExecutor:
         """What a joined part of the list calls.
 
         Args:
-            part: of this mesh.
+            part: the part of this mesh.
         """
         if part.form not in self._compiled:
             wanted = self._wanted(part.runs, part)

@@ -40,7 +40,7 @@ class CompiledFunction:
         """Run it.
 
         Args:
-            arguments: as the function takes them.
+            arguments: the arguments as the function takes them.
         """
         outputs = self.runtime.step(self._given(arguments), self.step.micro_batches)
         return self.step.after_reports(jax.tree.unflatten(self.step.out_tree, outputs))
@@ -49,7 +49,7 @@ class CompiledFunction:
         """Run it and say when each instruction ran; each is waited for, so it takes longer.
 
         Args:
-            arguments: as the function takes them.
+            arguments: the arguments as the function takes them.
         """
         outputs, moments = self.runtime.recorded(self._given(arguments), self.step.micro_batches)
         return self.step.after_reports(jax.tree.unflatten(self.step.out_tree, outputs)), moments
@@ -70,9 +70,9 @@ def compile_following(
     """Trace a function, cut it by the meshes of its parameters, and lower it.
 
     Args:
-        fun: of parts of a state, batches and anything else.
+        fun: the function of parts of a state, batches and anything else.
         arguments: arrays or shapes.
-        method: which step it follows.
+        method: the method, which names the step to follow.
         batch_argnums: arguments that are split on their first axis.
         loss: "mean", "sum" or None.
 

@@ -38,7 +38,7 @@ class HostForm:
 
         Args:
             body: bytes.
-            start: of the array's among them.
+            start: the start of the array's among them.
         """
         array = np.ndarray(self.shape, self.dtype, body.data, start)
         return jax.random.wrap_key_data(array, impl=self.keys) if self.keys else array
@@ -56,7 +56,7 @@ def aligned(size: int) -> np.ndarray:
     """Bytes to be filled. JAX uses aligned memory of the host as it is, and copies other memory.
 
     Args:
-        size: in bytes.
+        size: the size in bytes.
     """
     room = np.empty(size + ALIGNED_BYTES, np.uint8)
     start = -room.ctypes.data % ALIGNED_BYTES
@@ -68,7 +68,7 @@ def host_form(shape: tuple[int, ...], dtype: str) -> HostForm:
     """How an array looks on the host.
 
     Args:
-        shape: as JAX sees it.
+        shape: the shape as JAX sees it.
         dtype: name; `key<...>` for random keys.
     """
     if not dtype.startswith("key<"):
@@ -89,7 +89,7 @@ def from_host(array: np.ndarray, keys: str) -> Any:
     """An array that JAX takes.
 
     Args:
-        array: on the host.
+        array: the array on the host.
         keys: kind of random keys it holds the numbers of, or empty.
     """
     return jax.random.wrap_key_data(array, impl=keys) if keys else array

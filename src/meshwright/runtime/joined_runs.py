@@ -69,7 +69,7 @@ class JoinedRuns:
 
         Args:
             functions: what executables compute, flat in and out.
-            buffers: of the whole program, by number.
+            buffers: the buffers of the whole program, by number.
             placed: a value with the sharding of a buffer; of a stack of such values, where it says so.
         """
 
@@ -121,8 +121,8 @@ def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) 
     with another end. What is called layer by layer stays so: joined, each layer would be compiled again.
 
     Args:
-        instructions: of one mesh.
-        buffers: of the whole program, by number.
+        instructions: the instructions of one mesh.
+        buffers: the buffers of the whole program, by number.
     """
     times = Counter(one.executable for one in instructions if one.op is Op.RUN)
     loops = repeated_runs(instructions, buffers)

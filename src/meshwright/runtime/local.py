@@ -37,7 +37,7 @@ class LocalRuntime:
 
         Args:
             program: what to run.
-            meshes: of devices, one per list.
+            meshes: the meshes of devices, one per list.
         """
         self.program = program
         self.meshes = tuple(meshes)
@@ -83,7 +83,7 @@ class LocalRuntime:
         """Another program on the same meshes.
 
         Args:
-            program: for them.
+            program: the program for them.
         """
         return LocalRuntime(program, self.meshes)
 
@@ -99,8 +99,8 @@ class LocalRuntime:
         """Run every list once.
 
         Args:
-            inputs: of the step, flat; batch arguments whole.
-            micro_batches: into which those are split.
+            inputs: the inputs of the step, flat; batch arguments whole.
+            micro_batches: the number of micro-batches into which those are split.
 
         Returns:
             The outputs of the step, flat.
@@ -117,8 +117,8 @@ class LocalRuntime:
         """The same, and when each instruction ran: every mesh has a thread and waits for what it computes.
 
         Args:
-            inputs: of the step, flat; batch arguments whole.
-            micro_batches: into which those are split.
+            inputs: the inputs of the step, flat; batch arguments whole.
+            micro_batches: the number of micro-batches into which those are split.
         """
         self._begin(inputs, micro_batches)
         for executor in self.executors:

@@ -17,9 +17,9 @@ def fed_part(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
     """What a feed puts into its buffer.
 
     Args:
-        inputs: of the step, flat; batch arguments whole.
-        feed: which.
-        micro_batches: into which batch arguments are split.
+        inputs: the inputs of the step, flat; batch arguments whole.
+        feed: the number of the feed.
+        micro_batches: the number of micro-batches into which batch arguments are split.
     """
     value = inputs[feed.input]
     if feed.micro_batch is None:
@@ -37,9 +37,9 @@ def fed_parts(
     """What every feed puts into its buffer; arrays of JAX are cut with one call each.
 
     Args:
-        inputs: of the step, flat; batch arguments whole.
-        feeds: of the step.
-        micro_batches: into which batch arguments are split.
+        inputs: the inputs of the step, flat; batch arguments whole.
+        feeds: the feeds of the step.
+        micro_batches: the number of micro-batches into which batch arguments are split.
         placement: sharding of a buffer, where all of them are on one device.
     """
     cut: dict[int, list[Feed]] = defaultdict(list)

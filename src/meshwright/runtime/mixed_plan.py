@@ -58,8 +58,8 @@ def samples_of(plan: ExecutionPlan, pipeline: Pipeline) -> int:
     """Samples of one micro-batch of a pipeline, over all data ranks.
 
     Args:
-        plan: that holds it.
-        pipeline: of the plan.
+        plan: the plan that holds it.
+        pipeline: the pipeline of the plan.
     """
     return pipeline.micro_batch * plan.data_degree(pipeline)
 
@@ -68,8 +68,8 @@ def model_form(plan: ExecutionPlan, pipeline: Pipeline) -> ModelForm:
     """How a pipeline runs the layers of its model.
 
     Args:
-        plan: that holds it.
-        pipeline: of the plan.
+        plan: the plan that holds it.
+        pipeline: the pipeline of the plan.
     """
     chunks = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
     grid = {id(chunk): grid_of(_row(plan, pipeline, worker)) for worker in pipeline.workers for chunk in worker.chunks}
@@ -107,8 +107,8 @@ def pipeline_set(
     """How `parallelize` runs a plan.
 
     Args:
-        plan: whose device numbers count from the first of `devices`.
-        devices: of JAX.
+        plan: the plan whose device numbers count from the first of `devices`.
+        devices: the devices of JAX.
         seq_len: tokens of a sample.
         steps: the training step as each pipeline runs it.
         paces: least seconds of each instruction, to emulate slower devices.
@@ -318,7 +318,7 @@ def stage_layers(pipeline: Pipeline) -> tuple[int, ...]:
     """Layers of each virtual stage of a pipeline.
 
     Args:
-        pipeline: of a plan.
+        pipeline: the pipeline of a plan.
     """
     chunks: list[Chunk] = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
     return tuple(chunk.num_layers for chunk in chunks)

@@ -27,7 +27,7 @@ def from_start(moments: Sequence[Sequence[TimedInstruction]]) -> Moments:
     """The same moments counted from the first of them.
 
     Args:
-        moments: of each mesh, on one clock.
+        moments: the moments of each mesh, on one clock.
     """
     begin = min((one.start_s for own in moments for one in own), default=0.0)
     return tuple(
@@ -39,7 +39,7 @@ def end_s(moments: Moments) -> float:
     """When the last instruction ends.
 
     Args:
-        moments: of each mesh.
+        moments: the moments of each mesh.
     """
     return max((one.end_s for own in moments for one in own), default=0.0)
 
@@ -66,8 +66,8 @@ def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: fl
     Args:
         program: instruction lists.
         run_s: seconds of each executable, by mesh.
-        hop_s: that a message takes whatever its size.
-        bytes_per_s: of messages.
+        hop_s: the hop seconds that a message takes whatever its size.
+        bytes_per_s: the bytes per second of messages.
     """
     return _replayed(program, run_s, _Mail(program, hop_s, bytes_per_s))
 

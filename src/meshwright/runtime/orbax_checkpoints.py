@@ -53,7 +53,7 @@ class CountedBatches:
         """Go to a place.
 
         Args:
-            state: as `get_state` gave it.
+            state: the state as `get_state` gave it.
         """
         self.taken = int(state["taken"])
         self._batches = islice(self._begin(), self.taken, None)
@@ -66,7 +66,7 @@ class Checkpoints:
         """Open a folder, or make it.
 
         Args:
-            folder: of the checkpoints.
+            folder: the folder of the checkpoints.
             keep: the newest so many; all without it.
             background: whether a save returns once arrays are copied, and files are written while training goes on.
 
@@ -112,7 +112,7 @@ class Checkpoints:
 
         Args:
             like: a state, or `train_step.lower(...).state_shapes()`; leaves without a sharding come as NumPy arrays.
-            step: which; the newest without it.
+            step: the step to restore; the newest without it.
             data: iterator to be moved.
 
         Raises:

@@ -72,7 +72,7 @@ class ParallelizedStep:
             method: how to run it.
             batch_argnums: arguments that are split on their first axis; found without it (`batch_argument`).
             loss: "mean" or "sum"; found out without it.
-            place: where it runs.
+            place: the place where it runs.
             on_step: called after each call, which then waits for its results.
         """
         if on_step is not None and not callable(on_step):
@@ -113,8 +113,8 @@ class ParallelizedStep:
         """Compile for arguments, or for their shapes (`jax.ShapeDtypeStruct`), without running.
 
         Args:
-            arguments: as the step takes them.
-            keywords: likewise.
+            arguments: the arguments as the step takes them.
+            keywords: the keyword arguments as the step takes them.
 
         Returns:
             `CompiledStep`, or of a function that follows a step `CompiledFunction`.
@@ -157,7 +157,7 @@ class ParallelizedStep:
 
         Args:
             init: makes what the step takes as its first argument.
-            arguments: of `init`.
+            arguments: the arguments of `init`.
             batch: what else the step takes, or its shapes; several arguments as a tuple in `batch` of their own.
 
         Raises:
@@ -169,8 +169,8 @@ class ParallelizedStep:
         """Run the step on the devices.
 
         Args:
-            arguments: as the step takes them.
-            keywords: likewise.
+            arguments: the arguments as the step takes them.
+            keywords: the keyword arguments as the step takes them.
         """
         if not trace_state_clean():
             raise InputError(_inside_of_a_trace(self.form.fun))
@@ -200,8 +200,8 @@ class ParallelizedStep:
         """Run the step once and say when each instruction ran; each is waited for, so the step takes longer.
 
         Args:
-            arguments: as the step takes them.
-            keywords: likewise.
+            arguments: the arguments as the step takes them.
+            keywords: the keyword arguments as the step takes them.
         """
         call = self.form.call(arguments, keywords)
         with mesh_aside():
@@ -234,7 +234,8 @@ def parallelize(
     """Run a training step on many devices.
 
     Args:
-        fun: of a state and a batch, as `jax.jit` would take it; it takes its gradients as JAX and its libraries do.
+        fun: the function of a state and a batch, as `jax.jit` would take it; it takes its gradients as JAX and its
+            libraries do.
         method: how; data parallel on all devices without it.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis. Without it, the second, or
             the first behind it that can be a batch where the second cannot: its arrays have several first axes, or it

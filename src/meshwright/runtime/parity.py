@@ -92,7 +92,7 @@ def run_alone(training: PlannedTraining, steps: int, state: Any = None) -> Steps
     Args:
         training: what is trained; of the plan only micro-batches and recomputation count.
         steps: optimizer steps.
-        state: before the first; that of the training without it.
+        state: the state before the first; that of the training without it.
     """
     return outcome(training, training.alone(), steps, state)
 
@@ -102,9 +102,9 @@ def run_parallel(training: PlannedTraining, devices: Sequence[Any], steps: int, 
 
     Args:
         training: what is trained, under which plan.
-        devices: at least as many as the plan has.
+        devices: the devices, at least as many as the plan has.
         steps: optimizer steps.
-        state: before the first; that of the training without it.
+        state: the state before the first; that of the training without it.
     """
     step = training.step(devices, gradients_too=True)
     try:
@@ -117,9 +117,9 @@ def parity_of(there: StepsOutcome, alone: StepsOutcome, dtype: str, tolerance: f
     """Hold one against the other.
 
     Args:
-        there: of the plan.
-        alone: of one device.
-        dtype: of `TOLERANCE`.
+        there: the losses of the plan.
+        alone: the losses of one device.
+        dtype: the number format of `TOLERANCE`.
         tolerance: instead of that of the format.
     """
     otherwise = 0
@@ -139,11 +139,11 @@ def outcome(training: PlannedTraining, step: Callable[[Any, Any], Any], steps: i
     """What some steps end with.
 
     Args:
-        training: of which they are.
-        step: of a state and a batch; returns the next state, the loss (of each step, where one call runs several) and
-            the gradients.
+        training: the training of which they are.
+        step: the step of a state and a batch; returns the next state, the loss (of each step, where one call runs
+            several) and the gradients.
         steps: optimizer steps.
-        state: before the first; that of the training without it.
+        state: the state before the first; that of the training without it.
     """
     state = training.initial() if state is None else state
     losses: list[float] = []

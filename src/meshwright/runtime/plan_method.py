@@ -79,7 +79,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
 
     Args:
         row: the plan.
-        devices: at least as many as it needs; it takes the first.
+        devices: the devices, at least as many as it needs; it takes the first.
         seq_len: tokens of a sample.
 
     Raises:
@@ -116,7 +116,7 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
 
     Args:
         row: the plan.
-        layers: of each virtual stage; a run is never in two of them.
+        layers: the layers of each virtual stage; a run is never in two of them.
     """
     if row.recompute == "none" or schedule_named(row.schedule).recomputes_in_tasks:
         return ()

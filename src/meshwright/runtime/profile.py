@@ -53,7 +53,7 @@ def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> S
 
     Args:
         program: instruction lists.
-        executors: of this process, one per mesh; what they have compiled is used.
+        executors: the executors of this process, one per mesh; what they have compiled is used.
     """
     alone_s: list[dict[str, float]] = []
     joined_s: list[dict[str, float]] = []
@@ -94,7 +94,7 @@ def seconds_by_kind(program: StepProgram, moments: Moments) -> Mapping[str, floa
 
     Args:
         program: instruction lists.
-        moments: of each mesh.
+        moments: the moments of each mesh.
     """
     found: dict[str, float] = defaultdict(float)
     for instructions, own in zip(program.lists, moments, strict=True):
@@ -151,7 +151,7 @@ def record_profile(folder: str, step: Callable[[], object]) -> None:
     """Run a step under jax.profiler: calls, kernels and transfers of this process.
 
     Args:
-        folder: that the profile is written to.
+        folder: the folder that the profile is written to.
         step: runs it.
     """
     with jax.profiler.trace(folder):

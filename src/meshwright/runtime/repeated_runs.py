@@ -48,8 +48,8 @@ def repeated_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]
     """Loops of a list, by the place where they begin.
 
     Args:
-        instructions: of one mesh.
-        buffers: of the whole program, by number.
+        instructions: the instructions of one mesh.
+        buffers: the buffers of the whole program, by number.
     """
     found: dict[int, RepeatedRuns] = {}
     for places in _without_messages(instructions):

@@ -20,7 +20,7 @@ class StackedArray(DistributedArray):
 
         Args:
             parts: arrays of one type, one behind the other along their first axis.
-            bounds: where each part begins, and the number of rows.
+            bounds: the bounds where each part begins, and the number of rows.
         """
         self.parts, self.bounds = tuple(parts), bounds
 
@@ -57,7 +57,7 @@ def stacked(parts: Sequence[Any], bounds: Bounds) -> Any:
 
     Args:
         parts: arrays of one type, one behind the other along their first axis.
-        bounds: where each part begins, and the number of rows.
+        bounds: the bounds where each part begins, and the number of rows.
     """
     if not jax.dtypes.issubdtype(parts[0].dtype, jax.dtypes.prng_key):
         return StackedArray(parts, bounds)
@@ -71,7 +71,7 @@ def stacked_parts(value: Any, bounds: Bounds) -> list[Any]:
 
     Args:
         value: any array.
-        bounds: of the parts.
+        bounds: the bounds of the parts.
     """
     if isinstance(value, StackedArray):
         if value.bounds == bounds:

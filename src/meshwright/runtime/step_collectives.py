@@ -10,10 +10,10 @@ def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
     """Collectives of each executable of a step over all of its runs and meshes; nothing is run.
 
     Args:
-        runtime: of the step.
+        runtime: the runtime of the step.
 
     Returns:
-        By name of the executable; those that send nothing are left out.
+        Collectives by name of the executable; those that send nothing are left out.
     """
     found: dict[str, list[Collectives]] = {}
     for executor in runtime.executors:
@@ -30,10 +30,10 @@ def step_texts(runtime: LocalRuntime) -> dict[str, str]:
     """HLO of each executable of a step as XLA optimised it, on the first mesh that runs it; nothing is run.
 
     Args:
-        runtime: of the step.
+        runtime: the runtime of the step.
 
     Returns:
-        By name of the executable; what runs as one, by the names of all that it does, with a comma between them.
+        HLO by name of the executable; what runs as one, by the names of all that it does, with a comma between them.
     """
     found: dict[str, str] = {}
     for executor in runtime.executors:

@@ -68,7 +68,7 @@ def time_kernels(budget_s: float, tell: Callable[[str], None] = lambda _: None) 
     """Time the kernels that plans are priced with.
 
     Args:
-        budget_s: to spend, compilation included; a last kernel may go beyond it.
+        budget_s: the budget in seconds to spend, compilation included; a last kernel may go beyond it.
         tell: called with what is being timed.
     """
     machine = this_machine()

@@ -28,7 +28,8 @@ class Loader:
         """Begin to make batches.
 
         Args:
-            source: of the batch of a step; it depends on nothing but the step, so that a run can go on from any.
+            source: the source of the batch of a step; it depends on nothing but the step, so that a run can go on from
+                any.
             start: first step.
             ahead: batches kept ready.
         """
@@ -118,8 +119,8 @@ class Steps:
         """Steps that run before the next checkpoint, or the end.
 
         Args:
-            number: of steps done.
-            most: to be counted.
+            number: the number of steps done.
+            most: the most to be counted.
         """
         ends = self.count if self.folder is None else min(self.count, (number // self.every + 1) * self.every)
         return min(most, ends - number)
@@ -148,7 +149,7 @@ def train(
 
     Args:
         training: what is trained, under which plan.
-        devices: at least as many as the plan has.
+        devices: the devices, at least as many as the plan has.
         steps: how many, and when they are written down.
         on_step: called with number, loss and seconds of each step, and the step function.
         on_recovery: called with each recovery.

@@ -131,7 +131,7 @@ def register(schedule: Schedule) -> None:
     """Add a schedule of one's own: list, drawings, simulation, estimates, search and command line know it then.
 
     Args:
-        schedule: with a name that no other one has.
+        schedule: the schedule with a name that no other one has.
 
     Raises:
         InputError: the name or an alias is taken.
@@ -162,7 +162,7 @@ def schedule_named(token: str) -> Schedule:
     """The schedule with this name or alias, and the settings that stand behind it.
 
     Args:
-        token: as `schedule list` prints it, or with settings: `hanayo-waves2`.
+        token: the token as `schedule list` prints it, or with settings: `hanayo-waves2`.
 
     Raises:
         UnsupportedError: nobody knows the name; says which ones are close.

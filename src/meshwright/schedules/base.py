@@ -192,8 +192,8 @@ class Schedule(Ordered):
         """The schedule with settings made for a chain of layers, which a search tries where it is named without any.
 
         Args:
-            weights: of the layers, in order.
-            workers: of the pipeline.
+            weights: the weights of the layers, in order.
+            workers: the number of workers of the pipeline.
             first_extra: weight on top in the first stage.
             last_extra: weight on top in the last stage.
         """

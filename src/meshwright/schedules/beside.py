@@ -15,7 +15,7 @@ def side_by_side(tables: Sequence[ScheduleTable]) -> ScheduleTable:
     """The table that runs all of these at once, each on workers of its own.
 
     Args:
-        tables: of pipelines that do not wait for each other.
+        tables: the tables of pipelines that do not wait for each other.
 
     Returns:
         Their tasks, workers numbered through; equal segments are kept, unlike ones are counted as micro-batches.

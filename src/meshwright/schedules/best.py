@@ -47,8 +47,8 @@ def best_schedule(
         caps: memory of the workers; None for any amount.
         allow: schedules by name, each with the settings that searches try, or with parameters of their own; None:
             `BEST_OF`.
-        chunks: per worker, to try.
-        placements: for list scheduling: linear, loop, v, wave; none for named schedules only.
+        chunks: the chunks per worker, to try.
+        placements: the placements for list scheduling: linear, loop, v, wave; none for named schedules only.
         split: whether list scheduling may part weight gradients from backwards.
         objective: what is to be short: the step from start to end, or the longest span of a worker.
 

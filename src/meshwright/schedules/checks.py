@@ -41,8 +41,8 @@ def column_problems(
 
     Args:
         columns: worker, kind, stage and micro_batch.
-        placement: of the virtual stages.
-        micro_batches: of each chain.
+        placement: the placement of the virtual stages.
+        micro_batches: the micro-batches of each chain.
     """
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1 or not lengths["worker"]:

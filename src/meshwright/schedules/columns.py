@@ -225,7 +225,8 @@ def longest_paths(bounds: list[int], columns: list[list[int]]) -> Int[np.ndarray
 
     Args:
         bounds: first node of every worker, and the number of nodes.
-        columns: per node one other worker's node that it waits for, -1 for none; as many columns as a node may have.
+        columns: the columns per node one other worker's node that it waits for, -1 for none; as many columns as a node
+            may have.
     """
     level = [0] * bounds[-1]
     position = bounds[:-1]

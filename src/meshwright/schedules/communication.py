@@ -45,7 +45,7 @@ def batches(table: ScheduleTable) -> Int[np.ndarray, " tasks"]:
     (batched isend and irecv), so that two workers that send to each other do not both wait for the other's receive.
 
     Args:
-        table: with communication.
+        table: the table with communication.
     """
     other = peer(table)
     message = np.isin(LANE[table.kind], (Lane.SEND, Lane.RECEIVE))
@@ -67,8 +67,8 @@ def _received_before(
 
     Args:
         table: the schedule.
-        consumer: of each message, in the order in which they are sent.
-        channel: of each message.
+        consumer: the consumer of each message, in the order in which they are sent.
+        channel: the channel of each message.
     """
     head = consumer if table.fused is None else np.searchsorted(table.node, table.node[consumer])
     # From the last message back, channel by channel: numbers of a later channel lie above all of an earlier one.

@@ -119,7 +119,7 @@ def critical_path(table: ScheduleTable, times: Times, worker: int) -> Int[np.nda
     Args:
         table: any schedule.
         times: one set of durations.
-        worker: where the path ends.
+        worker: the worker where the path ends.
     """
     return _critical(table, times, [worker])[0][0]
 

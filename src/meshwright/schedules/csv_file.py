@@ -19,11 +19,11 @@ def write_schedule_csv(
     """Write an order as the CSV that `torch.distributed.pipelining` loads.
 
     Args:
-        schedule: that the table is of.
+        schedule: the schedule that the table is of.
         table: the order.
         path: the file; written over if it exists.
         communication: spell out sends, receives and reductions (compute_comms), which PyTorch else puts in itself.
-        waits: with communication, also the waits that PyTorch 2.15 and newer want; 2.14 and older do not know them.
+        waits: whether communication has the waits that PyTorch 2.15 and newer want; 2.14 and older do not know them.
 
     Raises:
         UnsupportedError: listing all that PyTorch cannot do of it.

@@ -23,7 +23,7 @@ def shortest_circle(
     Args:
         producer: node that is waited for, on another worker.
         consumer: node that waits.
-        worker: of each node; nodes of a worker are numbered in its order.
+        worker: the worker of each node; nodes of a worker are numbered in its order.
     """
     best: list[int] = []
     order = np.argsort(worker[consumer], kind="stable")

@@ -30,7 +30,7 @@ def read_entries(lists: Sequence[Sequence[str]], segments: int = 1) -> Columns:
     """Columns worker, kind, chunk, micro_batch, fused and version (-1: none) of the tasks in these lists.
 
     Args:
-        lists: per worker its entries in order.
+        lists: the entries of each worker, in order.
         segments: sequence segments per micro-batch.
 
     Raises:
@@ -61,9 +61,9 @@ def placed(columns: Columns, workers: int, placement: Placement | None) -> tuple
     """The placement, a loop of the chunks if none is given, and the virtual stage of every task.
 
     Args:
-        columns: as `read_entries` returns them.
+        columns: the columns as `read_entries` returns them.
         workers: lists of entries.
-        placement: of the virtual stages, or None.
+        placement: the placement of the virtual stages, or None.
 
     Raises:
         InputError: a chunk that its worker does not have.
@@ -92,9 +92,9 @@ def micro_batches_of(columns: Columns, stage: Int[np.ndarray, " tasks"], placeme
     """Micro-batches that enter each chain: one more than the largest number a task of it has.
 
     Args:
-        columns: as `read_entries` returns them.
+        columns: the columns as `read_entries` returns them.
         stage: virtual stage of each task.
-        placement: of the virtual stages.
+        placement: the placement of the virtual stages.
     """
     counted = ~ROUNDS[columns["kind"]]
     most = np.zeros(placement.chains, np.int64)

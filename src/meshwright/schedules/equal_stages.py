@@ -92,7 +92,7 @@ def run_schedule(
     """Build a schedule, check it and simulate it with equal stages.
 
     Args:
-        name: as `list_schedules` says.
+        name: the name as `list_schedules` says.
         p: workers.
         m: micro-batches per step.
         v: chunks per worker; the fewest the schedule allows, 1 or 2, if not given.
@@ -152,7 +152,7 @@ def run_table(schedule: Schedule, table: ScheduleTable, **seconds: float) -> Sch
     """Simulate an order with equal stages; what concerns the data ranks takes no time.
 
     Args:
-        schedule: that the table is of.
+        schedule: the schedule that the table is of.
         table: the order.
         seconds: durations, as `run_schedule` takes them.
     """
@@ -188,7 +188,7 @@ def run_schedules(
     """Simulate several schedules with the same times.
 
     Args:
-        names: as `list_schedules` says.
+        names: the names as `list_schedules` says.
         p: workers.
         m: micro-batches per step.
         v: chunks per worker; the fewest that each schedule allows, if not given.

@@ -148,7 +148,8 @@ class Events:
         """Row of `ClassSeconds.tasks` of each task.
 
         Args:
-            micro_batches: if durations differ by micro-batch, of the longest chain; otherwise 1.
+            micro_batches: the number of micro-batches if durations differ by micro-batch, of the longest chain;
+                otherwise 1.
         """
         table = self.table
         cell = (table.kind * table.p + table.worker) * table.v + table.chunk
@@ -264,10 +265,10 @@ def event_ends(events: Events, seconds: ClassSeconds, micro_batches: int, factor
     """Every end, level after level.
 
     Args:
-        events: of a table.
-        seconds: with one column.
-        micro_batches: of the longest chain if durations differ by micro-batch, otherwise 1.
-        factor: of the duration of each task, if they are to vary.
+        events: the events of a table.
+        seconds: the seconds with one column.
+        micro_batches: the number of micro-batches of the longest chain if durations differ by micro-batch, otherwise 1.
+        factor: the factor of the duration of each task, if they are to vary.
     """
     _, lags = events.gates
     task_s = seconds.tasks[events.duration_class(micro_batches), 0]
@@ -309,7 +310,7 @@ def _run_phase(phase: SteadyPhase, run: Callable[[int, int], None], found: np.nd
     """Find the ends of a phase: level by level until its state returns, from there on by what one return adds.
 
     Args:
-        phase: whose durations repeat, too.
+        phase: the phase whose durations repeat, too.
         run: finds the ends of levels.
         found: the start of the step and the end at every place.
 

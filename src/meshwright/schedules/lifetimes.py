@@ -126,7 +126,7 @@ def versions_made(tasks: TaskColumns) -> Int[np.ndarray, " tasks"]:
     """Optimizer steps of its stage that are listed before each task.
 
     Args:
-        tasks: of a table.
+        tasks: the tasks of a table.
     """
     by_stage = np.argsort(tasks.stage, kind="stable")
     stage = tasks.stage[by_stage]

@@ -31,8 +31,8 @@ class Links:
         """The times with the transfers of these links: latency, and sending seconds = bytes / bandwidth.
 
         Args:
-            times: of the tasks.
-            placement: of the virtual stages.
+            times: the times of the tasks.
+            placement: the placement of the virtual stages.
             activation_bytes: what each stage sends to the next one, by its worker and chunk.
             gradient_bytes: what it gets back; None: as much.
 

@@ -25,13 +25,13 @@ def list_table(
     """The order in which workers that never wait on purpose run forwards and backwards of stages.
 
     Args:
-        placement: of the virtual stages, one or more chains.
-        micro_batches: that enter each chain.
+        placement: the placement of the virtual stages, one or more chains.
+        micro_batches: the micro-batches that enter each chain.
         ticks: whole time units of a forward and of a backward of one chunk; only their ratio matters.
-        rank: of a task by kind, virtual stage and micro-batch; the lowest runs first.
+        rank: the rank of a task by kind, virtual stage and micro-batch; the lowest runs first.
         cap: most micro-batches of a virtual stage between the start of its forward and the end of its backward, None
             for any number; a worker with nothing else to do then waits.
-        lengths: of the virtual stages, in whole chunks; None: stages are equal.
+        lengths: the lengths of the virtual stages, in whole chunks; None: stages are equal.
     """
     looks = 2 * placement.stages * max(micro_batches) * -(-placement.stages // placement.p)
     if looks > MOST_LOOKS:

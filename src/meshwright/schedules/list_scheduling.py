@@ -118,10 +118,10 @@ class State:
         workers never wait for each other's memory.
 
         Args:
-            desk: of the worker.
-            stage: of the forward.
+            desk: the desk of the worker.
+            stage: the stage of the forward.
             live: what lives on the worker, in the unit of `size`.
-            size: of one micro-batch, by stage.
+            size: the size of one micro-batch, by stage.
             most: room of the worker.
         """
         if most == NEVER:
@@ -204,7 +204,7 @@ def list_schedule(work: Work, rule: TaskRule) -> Listed:
 
     Args:
         work: what is to be scheduled.
-        rule: which task a worker takes.
+        rule: the rule by which a worker takes its next task.
     """
     state = State(work)
     workers = range(work.placement.p)
@@ -249,8 +249,9 @@ class GreedyByRank(TaskRule):
         """Keep the rule.
 
         Args:
-            rank: of a task by kind, virtual stage and micro-batch; anything that compares.
-            caps: by virtual stage, most micro-batches between the start of F and the end of B; None for any number.
+            rank: the rank of a task by kind, virtual stage and micro-batch; anything that compares.
+            caps: the caps by virtual stage, most micro-batches between the start of F and the end of B; None for any
+                number.
         """
         self.rank = rank
         self.caps = caps

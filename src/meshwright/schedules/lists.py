@@ -28,10 +28,10 @@ def table_of_lists(
     """The table in which every worker runs its list.
 
     Args:
-        placement: of the virtual stages.
-        micro_batches: of each chain.
-        lists: per worker its tasks in order.
-        segments: per micro-batch, if `unit` counts segments.
+        placement: the placement of the virtual stages.
+        micro_batches: the micro-batches of each chain.
+        lists: the tasks of each worker, in order.
+        segments: the number of segments per micro-batch, if `unit` counts segments.
     """
     rows = [(worker, *task) for worker, tasks in enumerate(lists) for task in tasks]
     columns = np.array(rows, np.int32).T

@@ -18,7 +18,7 @@ def with_optimizer(table: ScheduleTable, *, reduce: bool = True) -> ScheduleTabl
     """The table with one REDUCE of each chunk behind its last weight gradient and one OPT at the end of its worker.
 
     Args:
-        table: of one step.
+        table: the table of one step.
         reduce: whether gradients are reduced over data-parallel ranks; left as it is where the table does so already.
     """
     makes = np.nonzero(np.isin(table.kind, (Kind.B, Kind.W)))[0]
@@ -43,9 +43,9 @@ def with_updates(
     A forward uses the newest version of its worker's weights, or what `version` says; its backward uses the same.
 
     Args:
-        table: of several updates.
+        table: the table of several updates.
         every: micro-batches per update.
-        version: of forwards, from their micro-batches and the updates that their worker has made.
+        version: the version of forwards, from their micro-batches and the updates that their worker has made.
     """
     makes = np.nonzero(np.isin(table.kind, (Kind.B, Kind.W)))[0]
     by_stage = makes[np.argsort(table.stage[makes], kind="stable")]
@@ -65,7 +65,7 @@ def live_versions(table: ScheduleTable) -> Int[np.ndarray, " workers"]:
     """Most versions of the weights that lie on each worker at once: the newest, and those of open micro-batches.
 
     Args:
-        table: with versions and OPT tasks.
+        table: the table with versions and OPT tasks.
     """
     version = np.zeros(table.tasks, np.int32) if table.version is None else table.version
     made = versions_made(table)

@@ -86,7 +86,7 @@ def _used(room: float, kept: float, units: int) -> float:
     """The most of a room that whole activations and the parts kept for weight gradients can fill, in activations.
 
     Args:
-        room: in activations.
+        room: the room of each worker, in activations.
         kept: part of an activation that waits for its weight gradient.
         units: micro-batches.
     """

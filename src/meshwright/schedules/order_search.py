@@ -63,7 +63,7 @@ def search_orders(
 
     Args:
         works: the same micro-batches on different placements, split or not.
-        options: of each work, most promising first.
+        options: the options of each work, most promising first.
         least_s: a lower bound; an order that reaches it ends the search.
         starts: orders from elsewhere that are improved too.
     """
@@ -99,8 +99,8 @@ def made_by(work: Work, rule: TaskRule, words: str) -> Order:
 
     Args:
         work: what is to be scheduled.
-        rule: which task a worker takes.
-        words: for the rule, as users read them.
+        rule: the rule by which a worker takes its next task.
+        words: the words for the rule, as users read them.
     """
     made = list_schedule(work, rule)
     return Order(
@@ -121,7 +121,7 @@ def improved(order: Order) -> Order:
     Source: Li and Willis, "An iterative scheduling technique for resource-constrained project scheduling", 1992.
 
     Args:
-        order: to start from.
+        order: the order to start from.
     """
     for _ in range(IMPROVEMENTS):
         again = _by_latest_start(order)
@@ -135,11 +135,11 @@ def order_of(table: ScheduleTable, work: Work, makespan_s: float, rule: str, spa
     """The order of a table, to be improved.
 
     Args:
-        table: of the work's tasks and no others.
+        table: the table of the work's tasks and no others.
         work: what it schedules.
-        makespan_s: with the work's times.
-        rule: in words.
-        span_s: with the work's times, where it counts.
+        makespan_s: the makespan in seconds with the work's times.
+        rule: the rule in words.
+        span_s: the span in seconds with the work's times, where it counts.
     """
     columns = (table.kind.tolist(), table.stage.tolist(), table.micro_batch.tolist())
     tasks = [Task(Kind(kind), stage, unit) for kind, stage, unit in zip(*columns, strict=True)]
@@ -157,7 +157,7 @@ def warmup_options(work: Work, extras: Sequence[float]) -> Iterator[tuple[int, .
 
     Args:
         work: what is to be scheduled.
-        extras: to try.
+        extras: the extras to try.
     """
     placement = work.placement
     forward, gradient = np.asarray(work.forward_s, float), np.asarray(work.gradient_s, float)
@@ -224,8 +224,8 @@ def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int
     """How late each task could start in this order, by kind, stage and micro-batch.
 
     Args:
-        order: of all workers.
-        ends_s: by when each worker has to end.
+        order: the order of all workers.
+        ends_s: the ends in seconds by when each worker has to end.
     """
     work = order.work
     placement = work.placement

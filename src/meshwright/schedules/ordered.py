@@ -55,7 +55,7 @@ class Ordered(Declaration):
 
         Args:
             p: workers.
-            forward_s: of one micro-batch through a full worker share.
+            forward_s: the forward seconds of one micro-batch through a full worker share.
             input_s: input gradient.
             weight_s: weight gradient.
             transfer_s: latency of a transfer.

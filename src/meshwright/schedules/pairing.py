@@ -20,7 +20,7 @@ def peer(tasks: TaskColumns) -> Int[np.ndarray, " tasks"]:
     """Worker at the other end of the message that a task sends or receives; -1 for other tasks.
 
     Args:
-        tasks: of a table.
+        tasks: the tasks of a table.
     """
     placement = tasks.placement
     downwards = np.isin(tasks.kind, (Kind.SEND_F, Kind.RECV_B))

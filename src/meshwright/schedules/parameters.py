@@ -44,7 +44,7 @@ class ScheduleParameter:
 
         Args:
             owner: name of the schedule.
-            value: of the setting.
+            value: the value of the setting.
         """
         if value == self.default and type(value) is type(self.default):
             return None
@@ -96,7 +96,7 @@ def whole(default: int | None, help: str, *, low: int = 1, tries: tuple[int, ...
     """A field that is a whole number.
 
     Args:
-        default: where nothing is said; None: the schedule chooses.
+        default: the value where nothing is said; None: the schedule chooses.
         help: what it is, in a few words.
         low: least legal value.
         tries: values besides the default that searches try.
@@ -159,7 +159,7 @@ def together(declared: Iterable[ScheduleParameter]) -> tuple[ScheduleParameter, 
     """Settings of many schedules by name, each once with all schedules that take it.
 
     Args:
-        declared: by each schedule; those of one name are of one kind.
+        declared: the parameters that each schedule declares; those of one name are of one kind.
     """
     found: dict[str, ScheduleParameter] = {}
     for one in declared:
@@ -199,7 +199,7 @@ def read_settings(schedule: Any, text: str) -> tuple[dict[str, Value], list[str]
     """The settings that the words behind a schedule's name say, and the words that say none.
 
     Args:
-        schedule: that is named.
+        schedule: the schedule that is named.
         text: words joined by `-`.
     """
     declared = parameters_of(schedule)

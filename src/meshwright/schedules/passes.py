@@ -79,7 +79,7 @@ class Insertions:
 
         Args:
             tasks: indices; of fused tasks, before the first of them.
-            kind: of the new tasks.
+            kind: the kind of the new tasks.
             stage: virtual stage.
             number: micro-batch or round.
         """

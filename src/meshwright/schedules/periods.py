@@ -18,7 +18,7 @@ def step_codes(*columns: Int[np.ndarray, " nodes"] | Bool[np.ndarray, " nodes"])
     """One number per node that says all of these: equal where all columns are.
 
     Args:
-        columns: of numbers from 0.
+        columns: the columns of numbers from 0.
     """
     code, values = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
@@ -43,7 +43,7 @@ def phases(
         known: nodes of one period of the only stretch that is wanted; 0 for all stretches.
 
     Returns:
-        Of each its first node, nodes of a period, periods; in order.
+        First node, nodes of a period and periods of each stretch, in order.
     """
     found = []
     spans = [(0, len(code))]

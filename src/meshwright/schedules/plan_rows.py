@@ -26,7 +26,7 @@ def schedule_of(spec: ScheduleSpec) -> Schedule:
     """The schedule that a plan names, with its parameters; those that `parameter_problems` refuses are left out.
 
     Args:
-        spec: of a plan's pipeline.
+        spec: the spec of a plan's pipeline.
 
     Raises:
         UnsupportedError: nobody knows its name.
@@ -42,7 +42,7 @@ def parameter_problems(spec: ScheduleSpec) -> list[Problem]:
     """Parameters that a plan gives to a schedule that has none of that name.
 
     Args:
-        spec: of a plan's pipeline.
+        spec: the spec of a plan's pipeline.
     """
     schedule = schedule_named(spec.name)
     own = {item.name for item in fields(schedule)}
@@ -63,7 +63,7 @@ def spec_of(schedule: Schedule) -> ScheduleSpec:
     """A schedule as plans say it: its name, and the settings that differ from their defaults.
 
     Args:
-        schedule: of the catalogue.
+        schedule: the schedule of the catalogue.
     """
     said = ((one.name, getattr(schedule, one.name), one.default) for one in schedule.parameters())
     return ScheduleSpec(

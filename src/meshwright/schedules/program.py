@@ -79,7 +79,7 @@ class Program:
         """Seconds that each weight class adds: the durations of its node and the way of its edge.
 
         Args:
-            tasks_s: as in `ClassSeconds`.
+            tasks_s: the seconds of tasks, as in `ClassSeconds`.
             edges_s: latencies of the edge classes, as in `ClassSeconds`.
         """
         return tasks_s[self.durations].sum(axis=1) + edges_s[self.edges]
@@ -132,8 +132,8 @@ def compile_events(events: Events, micro_batches: int = 1, period: int = 0) -> P
     """Level order, reads and phases of the events of a table.
 
     Args:
-        events: of a table.
-        micro_batches: of the longest chain if durations differ by micro-batch, otherwise 1.
+        events: the events of a table.
+        micro_batches: the number of micro-batches of the longest chain if durations differ by micro-batch, otherwise 1.
         period: nodes of one period of the only phase that is looked for; 0 for all phases.
     """
     table, count = events.table, events.count

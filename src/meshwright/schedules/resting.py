@@ -33,11 +33,11 @@ class Rest:
         It does where it is over before that task could start, and where the worker has rested enough.
 
         Args:
-            state: of all workers.
-            worker: that may rest.
-            start_s: of the other task.
-            kind: of the other task.
-            stage: of the other task.
+            state: the state of all workers.
+            worker: the worker that may rest.
+            start_s: the start in seconds of the other task.
+            kind: the kind of the other task.
+            stage: the stage of the other task.
         """
         desk = state.desks[worker]
         wait_s = start_s - desk.free_s
@@ -85,7 +85,7 @@ class Resting(Greedy):
         """Keep the options.
 
         Args:
-            warmups: as `Greedy` takes them.
+            warmups: the warmups as `Greedy` takes them.
             rest: how long a worker may idle.
         """
         super().__init__(warmups, wait=NEVER)
@@ -106,7 +106,7 @@ class RestingRanked(TaskRule):
         """Keep the rule.
 
         Args:
-            rank: of every task by kind, virtual stage and micro-batch.
+            rank: the rank of every task by kind, virtual stage and micro-batch.
             rest: how long a worker may idle.
             ahead_s: a task of a lower rank is waited for that can start so much later than another.
         """
@@ -143,7 +143,7 @@ class InOrder(TaskRule):
         """Keep the order.
 
         Args:
-            lists: by worker; its weight gradients do not count, whole backwards stand for input gradients.
+            lists: the tasks by worker; its weight gradients do not count, whole backwards stand for input gradients.
             rest: how long a worker may idle.
         """
         self.given = [
@@ -157,7 +157,7 @@ class InOrder(TaskRule):
 
         Args:
             work_bytes: activation of one micro-batch by virtual stage.
-            room_bytes: of each worker; None for any amount.
+            room_bytes: the room bytes of each worker; None for any amount.
         """
         if room_bytes is None:
             return True

@@ -38,7 +38,7 @@ def end_times(
     Args:
         program: what to run.
         weights: seconds of each weight class, one column per set of durations.
-        periods: of every segment, if not the program's own.
+        periods: the periods of every segment, if not the program's own.
     """
     counts = tuple(segment.periods for segment in program.segments) if periods is None else periods
     rows, gates = weights.shape[1], program.gates
@@ -171,7 +171,7 @@ class _Returns:
 
         Args:
             state: the last `depth` ends, overwritten.
-            periods: to leave out.
+            periods: the number of periods to leave out.
         """
         newest = len(self._states) - 1
         full, rest = np.divmod(periods, self._lag)

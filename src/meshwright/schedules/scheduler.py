@@ -164,8 +164,8 @@ def best_among(
             backward where a schedule has no task for it. `weight_s` allows split backwards.
         m: micro-batches per step.
         caps: memory of the workers; None for any amount.
-        chunks: per worker, to try.
-        placements: for list scheduling.
+        chunks: the chunks per worker, to try.
+        placements: the placements for list scheduling.
         split: whether list scheduling may part weight gradients from backwards.
         objective: what is to be short.
 

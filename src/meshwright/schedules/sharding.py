@@ -18,7 +18,7 @@ def with_sharding(table: ScheduleTable, *, ahead: int = 1, reduce_each: bool = T
     tasks stays.
 
     Args:
-        table: without sharding.
+        table: the table, without sharding.
         ahead: compute tasks before a run at which its UNSHARD may begin (prefetch).
         reduce_each: REDUCE behind every run with weight gradients, so that they stay sharded; otherwise behind the last
             one of each chunk.
@@ -42,7 +42,7 @@ def with_paging(table: ScheduleTable, *, ahead: int = 1) -> ScheduleTable:
     """The table with RELOAD_W before, and OFFLOAD_W behind, every run of tasks of a worker on one chunk.
 
     Args:
-        table: without paging.
+        table: the table, without paging.
         ahead: compute tasks before a run at which its RELOAD_W may begin.
     """
     runs = stage_runs(table, ahead)

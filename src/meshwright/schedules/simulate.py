@@ -103,10 +103,10 @@ def worker_ends(
 
     Args:
         program: the compiled table.
-        placement: of its virtual stages.
+        placement: the placement of its virtual stages.
         kinds: kinds of tasks it holds.
         times: sets of durations along leading axes.
-        periods: of every segment, if not the program's own.
+        periods: the periods of every segment, if not the program's own.
     """
     seconds = class_seconds(placement, times, kinds, program.micro_batches, serial=program.serial)
     rows, block = seconds.tasks.shape[-1], rows_together(program)

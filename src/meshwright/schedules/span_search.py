@@ -104,7 +104,7 @@ def filled_warmup(work: Work, *, waits: bool) -> tuple[int, ...]:
     section 3.1; that a worker holds fewer than the one before is this reconstruction's own.
 
     Args:
-        work: of one stage per worker.
+        work: the work of one stage per worker.
         waits: whether a forward that would end behind the arrival of the gradient still runs, so that this waits.
     """
     p, m = work.placement.p, work.micro_batches[0]

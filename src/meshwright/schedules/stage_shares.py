@@ -58,7 +58,7 @@ class Caps:
         """Share of an activation that the input gradient frees, by worker and chunk.
 
         Args:
-            placement: of the chunks.
+            placement: the placement of the chunks.
         """
         return np.repeat(self.of("released_by_input", placement.p)[:, None], placement.v, axis=1)
 
@@ -66,7 +66,7 @@ class Caps:
         """What the worker that is furthest beyond its capacity lacks, in words; empty if all fit.
 
         Args:
-            peak_bytes: of each worker at its fullest.
+            peak_bytes: the peak bytes of each worker at its fullest.
         """
         capacity = self.of("capacity_bytes", len(peak_bytes))
         # Sums of the same bytes in another order may round differently.
@@ -84,8 +84,8 @@ def share_times(given: Times, placement: Placement, parts: int) -> Times:
     A boundary between two workers takes the latency given for their link: behind worker r for r and r + 1.
 
     Args:
-        given: by worker and chunk, without leading axes.
-        placement: to be timed.
+        given: the times by worker and chunk, without leading axes.
+        placement: the placement to be timed.
         parts: tasks of one kind that make up a worker's share of one micro-batch.
     """
     p = placement.p
@@ -113,9 +113,9 @@ def share_bytes(caps: Caps | None, placement: Placement, parts: int) -> Float[np
     """Activation bytes of one micro-batch by worker and chunk; 0 without memory to keep to.
 
     Args:
-        caps: of the workers.
-        placement: of the chunks.
-        parts: that share a worker's activation.
+        caps: the caps of the workers.
+        placement: the placement of the chunks.
+        parts: the number of parts that share a worker's activation.
     """
     whole = np.zeros(placement.p) if caps is None else caps.of("activation_bytes", placement.p)
     return np.repeat(whole[:, None] / parts, placement.v, axis=1)
@@ -132,9 +132,9 @@ def virtual_stage_work(
     """The work of a step, by virtual stage.
 
     Args:
-        placement: of the virtual stages.
-        micro_batches: that enter each chain.
-        times: by worker and chunk of the placement; weight gradients part of the backward.
+        placement: the placement of the virtual stages.
+        micro_batches: the micro-batches that enter each chain.
+        times: the times by worker and chunk of the placement; weight gradients part of the backward.
         stage_bytes: activation of one micro-batch by worker and chunk.
         caps: memory; None for any amount.
         split: whether weight gradients run apart, if their times are given.

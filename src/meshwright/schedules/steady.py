@@ -93,7 +93,7 @@ def _around(tasks: np.ndarray, length: int, later: np.ndarray) -> tuple[float, f
 
     Args:
         tasks: kind, virtual stage and micro-batch of each.
-        length: of a period, in tasks.
+        length: the length of a period, in tasks.
         later: what a period adds to each.
     """
     middle = (tasks.shape[1] - length) // 2

@@ -45,8 +45,8 @@ class ScheduleTable(TaskColumns):
         """The table that people wrote down: what `entries` returns, read back.
 
         Args:
-            lists: per worker its entries in order, such as `F0.3`.
-            placement: of the virtual stages; None: chunk k of worker r is virtual stage k*p + r.
+            lists: the entries of each worker in order, such as `F0.3`.
+            placement: the placement of the virtual stages; None: chunk k of worker r is virtual stage k*p + r.
             segments: sequence segments per micro-batch.
 
         Raises:
@@ -74,7 +74,7 @@ class ScheduleTable(TaskColumns):
         """The table that `to_dict` wrote.
 
         Args:
-            data: with `orders`, and optionally `chains` and `segments`.
+            data: the data with `orders`, and optionally `chains` and `segments`.
 
         Raises:
             InputError: another shape, or a table that does not pass its checks.

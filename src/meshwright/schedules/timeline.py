@@ -226,7 +226,7 @@ def timeline_of(table: ScheduleTable, solution: Solution) -> Timeline:
 
     Args:
         table: the one that was asked about.
-        solution: of its events, or of those of the same table with communication.
+        solution: the solution of its events, or of those of the same table with communication.
     """
     events = solution.events
     node = events.table.node

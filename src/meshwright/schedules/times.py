@@ -99,10 +99,10 @@ def class_seconds(
     """Seconds of every class of tasks and edges; all problems at once.
 
     Args:
-        placement: of the virtual stages.
+        placement: the placement of the virtual stages.
         times: sets of durations.
         kinds: kinds of the tasks.
-        micro_batches: of the longest chain.
+        micro_batches: the number of micro-batches of the longest chain.
         serial: messages occupy the workers that send and receive them.
     """
     p, v = placement.p, placement.v
@@ -189,10 +189,10 @@ def edge_latency_s(
     """Seconds behind each virtual stage by worker and chunk; 0 behind the last of a chain and inside a worker.
 
     Args:
-        placement: of the virtual stages.
+        placement: the placement of the virtual stages.
         transfer_s: seconds, by worker and chunk of the upstream stage, along the chain, or one for all.
         lead: leading axes of the other times.
-        name: of the field, for its problems.
+        name: the name of the field, for its problems.
     """
     p, v = placement.p, placement.v
     given = np.asarray(transfer_s, float)

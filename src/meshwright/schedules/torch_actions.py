@@ -72,7 +72,7 @@ def from_actions(actions: Actions) -> ScheduleTable:
     """The table of these actions, checked as every table is.
 
     Args:
-        actions: of every rank.
+        actions: the actions of every rank.
 
     Raises:
         InputError: a stage is missing or on two ranks, or the table's own checks fail.

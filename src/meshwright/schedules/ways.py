@@ -80,7 +80,7 @@ class Way:
 
         Args:
             m: micro-batches per step.
-            caps: of the workers.
+            caps: the caps of the workers.
             split: whether weight gradients run apart, if their times are given.
         """
         return virtual_stage_work(self.placement, (m,), self.times, self.stage_bytes, caps, split)
@@ -101,7 +101,7 @@ class Way:
 
         Args:
             m: micro-batches per step.
-            caps: of the workers.
+            caps: the caps of the workers.
             table: its order, where it is not that of a named schedule.
         """
         p, schedule = self.placement.p, self.schedule
@@ -137,10 +137,10 @@ def named_ways(
 
     Args:
         named: the schedules.
-        times: by worker and chunk, or of whole shares.
+        times: the times by worker and chunk, or of whole shares.
         m: micro-batches per step.
-        caps: of the workers.
-        chunks: per worker, to try.
+        caps: the caps of the workers.
+        chunks: the chunks per worker, to try.
         span: whether bounds are those of the longest span.
     """
     p = len(np.asarray(times.forward_s))
@@ -202,11 +202,11 @@ def listed_ways(
     """Placements for list scheduling on which one micro-batch fits, and the others with what they lack.
 
     Args:
-        times: by worker and chunk, or of whole shares.
+        times: the times by worker and chunk, or of whole shares.
         m: micro-batches per step.
-        caps: of the workers.
-        chunks: per worker, to try.
-        placements: to try.
+        caps: the caps of the workers.
+        chunks: the chunks per worker, to try.
+        placements: the placements to try.
         split: whether weight gradients run apart, if their times are given.
         span: whether bounds are those of the longest span.
     """

@@ -46,7 +46,7 @@ def tensor_spaces(space: Space) -> list[Space]:
     """Spaces of one tensor strategy each: bounds of a row are those of its strategy.
 
     Args:
-        space: that may name several.
+        space: the space that may name several.
     """
     values = space.pinned("tensor") or ("1d",)
     if len(values) == 1:
@@ -58,7 +58,7 @@ def schedule_spaces(space: Space, model: ModelSpec) -> list[Space]:
     """Spaces of schedules whose bounds are formulas, and of those that are sketched first, where the axis is opened.
 
     Args:
-        space: that may name schedules of both kinds.
+        space: the space that may name schedules of both kinds.
         model: one worker runs its micro-batches one after the other, whatever the schedule is called.
     """
     if "schedule" not in space.opened:
@@ -100,9 +100,9 @@ def joined_answers(results: Sequence[SearchResult], top: int, first: SearchResul
     """The answers of disjoint spaces as one: the best plan of each layout, counts added up.
 
     Args:
-        results: at least one; those that leave the usual memory reserve free go before others.
+        results: the results, at least one; those that leave the usual memory reserve free go before others.
         top: how many layouts.
-        first: of a part of these spaces, where one was searched before: nothing else counts its members.
+        first: the result of a part of these spaces, where one was searched before: nothing else counts its members.
     """
     able = [one for one in (*results, first) if one is not None and one.plans]
     free = [one for one in able if not one.relaxed] or able

@@ -142,7 +142,7 @@ def recompute_words(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
 
     Args:
         model: says which modules there are.
-        workload: with its attention kernel.
+        workload: the workload with its attention kernel.
     """
     return ("none", selective_words(model, workload.attention_kernel)[0], "block", "full")
 
@@ -152,7 +152,7 @@ def selective_words(model: ModelSpec, kernel: str = "flash") -> tuple[str, ...]:
 
     Args:
         model: says which modules there are.
-        kernel: of attention.
+        kernel: the kernel of attention.
     """
     if kernel == "materialised":
         return ("sel",)
@@ -358,7 +358,7 @@ def beyond_neutral(axis: str, values: Sequence[object] | None) -> bool:
 
     Args:
         axis: any.
-        values: it is held to; None where it is free.
+        values: the values that are allowed; None where it is free.
     """
     return values is not None and AXES[axis].neutral not in values
 
@@ -378,7 +378,7 @@ def searched_ways(space: Space, load: ExpertLoad | None) -> list[Way]:
 
     Args:
         space: what is pinned of them.
-        load: of experts, where one is stated.
+        load: the load of experts, where one is stated.
     """
     every = ways()
     return [every[number] for number in ways_of(space, load).tolist()]

@@ -61,8 +61,8 @@ class Block:
         """Bound every row under every shape.
 
         Args:
-            rows: of one pp.
-            shapes: of the same, and of every number of micro-batches that a row has.
+            rows: the rows of one pp.
+            shapes: the shapes of the same, and of every number of micro-batches that a row has.
         """
         self.rows, self.shapes = rows, shapes
         self.grid, self.columns, self.costs, self.whole = rows.grid, rows.columns, rows.costs, rows.whole

@@ -90,7 +90,7 @@ class Factored:
             grid: rows.
             hardware: the device and its links.
             workload: the step.
-            ways: that each row with experts on several ranks stands for: of each cost the least counts.
+            ways: the ways that each row with experts on several ranks stands for: of each cost the least counts.
             sections: equal parts of a micro-batch, one of which is priced.
         """
         self.grid, self.hardware, self.workload, self.ways, self.sections = grid, hardware, workload, ways, sections
@@ -192,11 +192,11 @@ class RowBounds:
             model: the model.
             hardware: the device and its links.
             workload: the step.
-            any_order: also hold for schedules whose last worker waits for less: without a flush, with sections of
-                micro-batches, in both directions, or with the last stage elsewhere.
-            chunked: also hold for schedules of several chunks per worker.
+            any_order: whether they hold, too, for schedules whose last worker waits for less: without a flush, with
+                sections of micro-batches, in both directions, or with the last stage elsewhere.
+            chunked: whether they hold, too, for schedules of several chunks per worker.
             each_chunked: look at each number of chunks by itself, which takes a pass over the rows for each.
-            ways: that each row with experts on several ranks stands for.
+            ways: the ways that each row with experts on several ranks stands for.
         """
         self.model, self.hardware, self.any_order, self.chunked = model, hardware, any_order, chunked
         self.each_chunked = each_chunked
@@ -290,7 +290,7 @@ def _shared_per_stage(factored: Factored, every: list[tuple[int, PartCosts]], de
         factored: the rows, priced.
         every: each part of the model, and how many there are.
         dense: name of the field that data and context ranks share.
-        experts: likewise of experts.
+        experts: name of the field of experts that they share.
     """
     grid = factored.grid
     counts, parts = zip(*every, strict=True)

@@ -21,9 +21,9 @@ class FirstWorker:
         """Compute nothing yet.
 
         Args:
-            costs: of the rows.
-            shapes: whose first workers hold items, and keep those of micro-batches in flight.
-            hardware: whose software takes memory of its own.
+            costs: the costs of the rows.
+            shapes: the shapes whose first workers hold items, and keep those of micro-batches in flight.
+            hardware: the hardware whose software takes memory of its own.
         """
         self._costs, self._shapes, self._hardware = costs, shapes, hardware
 
@@ -63,8 +63,8 @@ class FirstWorker:
 
         Args:
             each: bytes of a parameter, one row per choice.
-            rows: of the pairs.
-            shapes: of the pairs.
+            rows: the rows of the pairs.
+            shapes: the shapes of the pairs.
         """
         dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
         held = dense[:, rows] * self.dense[rows, shapes] + self.kept_bytes[rows, shapes]
@@ -76,7 +76,7 @@ class FirstWorker:
         """The same of every pair, in one choice.
 
         Args:
-            each: of one choice.
+            each: the bytes of one choice.
         """
         dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
         return self._allocated(dense[0][:, None] * self.dense + experts[0][:, None] * self.experts + self.kept_bytes)

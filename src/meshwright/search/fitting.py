@@ -101,7 +101,7 @@ class Fitting:
         """Rows with a shape whose worker 0 has room, those where one of these is quick enough, and the least bytes.
 
         Args:
-            rows: of one (pp, m), by number in the grid.
+            rows: the rows of one (pp, m), by number in the grid.
             shapes: all of theirs.
             threshold_s: what is slower is none of the answer.
             beat_s: what is slower is none either, even if its layers choose their recompute one by one.
@@ -187,9 +187,9 @@ class Fitting:
         """Seconds below which no order of a schedule's tasks takes rows, under the quickest of some ways to recompute.
 
         Args:
-            rows: of one (pp, m), by number in the grid.
+            rows: the rows of one (pp, m), by number in the grid.
             m: micro-batches.
-            templates: of one schedule and number of chunks, one for each way to recompute.
+            templates: the templates of one schedule and number of chunks, one for each way to recompute.
         """
         return self.any_order_s(rows, m, templates).min(axis=1)
 
@@ -215,7 +215,7 @@ class Fitting:
         """Whether worker 0 has room for what it holds at least under every shape, and the least bytes that it needs.
 
         Args:
-            rows: of one (pp, m), by number in the grid.
+            rows: the rows of one (pp, m), by number in the grid.
             shapes: what it holds, and keeps alive, of each item.
         """
         shared = self._first_shared(rows, self.factored.grid.take(rows), shapes)
@@ -226,7 +226,7 @@ class Fitting:
         """Seconds of the longest path of each shape, at least.
 
         Args:
-            rows: of one (pp, m), by number in the grid.
+            rows: the rows of one (pp, m), by number in the grid.
             tables: all shapes of theirs.
         """
         shapes, paths, _ = tables.path_forward.shape

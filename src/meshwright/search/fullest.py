@@ -41,7 +41,7 @@ def one_micro_batch(schedule: Schedule, counts: StageCounts) -> OneMicroBatch:
     """Worker 0 while one micro-batch, or one section of one, is on its way.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         counts: items of each chunk, of all shapes.
     """
     work = computed_counts(schedule, counts)[:, 0]
@@ -59,10 +59,10 @@ def fullest_workers(
     """The workers that may need the most memory: no other one has as many of each item.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         now: what is alive.
         counts: items of each chunk, of all shapes.
-        versions: of the weights that each worker keeps.
+        versions: the versions of the weights that each worker keeps.
     """
     own = _held(counts)
     work = computed_counts(schedule, counts)
@@ -92,9 +92,9 @@ def _undominated(values: bytes, count: int, columns: int) -> tuple[int, ...]:
     """Rows that no other one covers, by number; one of equal rows. Pipelines that recompute otherwise have the same.
 
     Args:
-        values: of all rows, in 64 bits.
-        count: of rows.
-        columns: of each.
+        values: the values of all rows, in 64 bits.
+        count: the count of rows.
+        columns: the number of columns of each.
     """
     rows = np.frombuffer(values).reshape(count, columns)
     # In descending order, column after column, of equal rows the earlier first: nothing covers the first that is left.

@@ -50,7 +50,7 @@ def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
     """Whether forwards run together with backwards of other micro-batches, and no layer is made again as a whole.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches.
         v: chunks per worker.
@@ -175,7 +175,7 @@ class ShapeFactory:
         """All shapes of one pipeline, built once.
 
         Args:
-            schedule: of the pipeline.
+            schedule: the schedule of the pipeline.
             p: workers.
             m: micro-batches.
             v: chunks per worker.
@@ -189,11 +189,11 @@ class ShapeFactory:
         """The shapes of one pipeline under some ways to recompute.
 
         Args:
-            schedule: of the pipeline.
+            schedule: the schedule of the pipeline.
             p: workers.
             m: micro-batches.
             v: chunks per worker.
-            recomputes: as `recomputes` lists them, at least one.
+            recomputes: the recomputes as `recomputes` lists them, at least one.
         """
         ways = tuple(recomputes)
         counts = self.counts(schedule, p, v, ways)
@@ -239,11 +239,11 @@ class ShapeFactory:
         """Workers that may need the most memory, found once for all that keeps the same alive.
 
         Args:
-            schedule: of the pipeline.
+            schedule: the schedule of the pipeline.
             p: workers.
             m: micro-batches.
             v: chunks per worker.
-            recomputes: as `recomputes` lists them.
+            recomputes: the recomputes as `recomputes` lists them.
         """
         now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
         if now not in self.moments:
@@ -257,7 +257,7 @@ class ShapeFactory:
         """What bounds a shape for any number of micro-batches; made once.
 
         Args:
-            schedule: of the pipeline.
+            schedule: the schedule of the pipeline.
             p: workers.
             v: chunks per worker.
             recompute: a word of the axis.

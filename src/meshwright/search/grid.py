@@ -76,8 +76,8 @@ class Grid:
         """A row as a plan.
 
         Args:
-            row: of the grid.
-            settings: of the plan that a grid does not hold: pipeline, batch, sharding, recompute.
+            row: the row of the grid.
+            settings: the settings of the plan that a grid does not hold: pipeline, batch, sharding, recompute.
         """
         dispatcher, overlap, hot_experts, order = ways()[int(self.way[row])]
         return PlanRow(
@@ -105,7 +105,7 @@ class Grid:
 
         Args:
             ways: indices into `axes.ways`.
-            alone: also rows whose experts are on one rank, for which every way is the same.
+            alone: whether to take, too, rows whose experts are on one rank, for which every way is the same.
         """
         spread = np.ones(self.rows, dtype=bool) if alone else self.ep > 1
         times = np.where(spread, len(ways), 1)

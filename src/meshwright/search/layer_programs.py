@@ -62,7 +62,7 @@ class StagePrograms:
 
         Args:
             options: strategies of a layer.
-            room_bytes: of a device, for states, activations and working memory.
+            room_bytes: the room bytes of a device, for states, activations and working memory.
         """
         self.options, self.room_bytes = options, room_bytes
         self._free: dict[bool, _Knapsack] = {}
@@ -73,7 +73,7 @@ class StagePrograms:
         """Seconds of a micro-batch and the option of each layer, for every size the working memory may have.
 
         Args:
-            layers: of the stage.
+            layers: the number of layers of the stage.
             in_flight: micro-batches that it keeps.
             embedding: whether its first layer holds the embedding.
             head: whether its last layer holds the head.
@@ -169,7 +169,7 @@ class _Knapsack:
         """Seconds and the options of so many layers; None where they do not fit.
 
         Args:
-            layers: at least one.
+            layers: the number of layers, at least one.
             head: whether the last of them holds the head.
         """
         if self.units < 0:

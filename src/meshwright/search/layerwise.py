@@ -30,7 +30,7 @@ def room_bytes(hardware: Hardware) -> float:
     """What a device has for states, activations and working memory, fragments taken off.
 
     Args:
-        hardware: of the device.
+        hardware: the hardware of the device.
     """
     limit = hardware.memory_bytes * (1.0 - TIGHT_SHARE)
     software = hardware.software
@@ -47,12 +47,12 @@ def layer_options(
     """Price every strategy of a layer of one stage; None where no data degree divides the samples.
 
     Args:
-        model: of layers of one dense kind.
-        hardware: of one device and its links.
+        model: the model of layers of one dense kind.
+        hardware: the hardware of one device and its links.
         workload: the step.
-        devices: of the stage.
-        samples: of a micro-batch, over all data ranks.
-        micro_batches: of a step.
+        devices: the number of devices of the stage.
+        samples: the number of samples of a micro-batch, over all data ranks.
+        micro_batches: the number of micro-batches of a step.
     """
     kind = model.last_layer()
     strategies = _strategies(model, kind, devices, samples)

@@ -49,7 +49,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space,
         workload: sets batch and sequence.
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
-        ways: to reach experts on other ranks; those of the space if not given.
+        ways: the ways to reach experts on other ranks; those of the space if not given.
 
     Returns:
         The rows; none if no degrees are legal. Where the limits of the question leave no room or time for all, those of
@@ -79,7 +79,7 @@ def grid_parts(
         workload: sets batch and sequence.
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
-        ways: to reach experts on other ranks; those of the space if not given.
+        ways: the ways to reach experts on other ranks; those of the space if not given.
     """
     legal, taken = _Legal(model, workload, space), 0
     for number, mesh in _meshes_by_context(model, workload, devices, space, ways, legal):
@@ -103,7 +103,7 @@ def of_any_count(
         workload: sets batch and sequence.
         most: devices of a tensor and context group.
         space: pinned axes; those of pp and dp are not looked at.
-        ways: to reach experts on other ranks; those of the space if not given.
+        ways: the ways to reach experts on other ranks; those of the space if not given.
     """
     legal, taken = _Legal(model, workload, space), 0
     experts, ways = _expert_degrees(model, space), ways_of(space, workload.expert_load) if ways is None else ways

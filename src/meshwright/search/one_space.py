@@ -185,7 +185,7 @@ class SpaceSearch:
 
         Args:
             grid: rows.
-            ways: that each row with experts on several ranks stands for; its own if not given.
+            ways: the ways that each row with experts on several ranks stands for; its own if not given.
         """
         if not grid.rows:
             return np.zeros(0, dtype=np.int64)
@@ -333,8 +333,8 @@ class SpaceSearch:
         """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans.
 
         Args:
-            block: of them.
-            pairs: of rows and shapes.
+            block: the block of them.
+            pairs: the pairs of rows and shapes.
             plans: how many.
             beat_s: slower ones are not wanted, however quick the rest is.
         """
@@ -380,7 +380,7 @@ def fastest_s(estimate: StepEstimate) -> float:
     """Seconds of the useful work of a step at the peak of the devices: no plan takes fewer, looked at or not.
 
     Args:
-        estimate: of any plan of the same model, devices and workload.
+        estimate: the estimate of any plan of the same model, devices and workload.
     """
     return estimate.step_time_s * estimate.mfu
 

@@ -106,7 +106,7 @@ class Outlines:
         """Outline nothing yet.
 
         Args:
-            run: over a space of schedules without a bound of their own.
+            run: the run over a space of schedules without a bound of their own.
             grid: rows.
         """
         self.run, self.grid = run, grid
@@ -129,7 +129,7 @@ class Outlines:
         """All schedules of rows that may keep within the time to beat; others are counted.
 
         Args:
-            row: which rows, by number in the grid.
+            row: the rows, by number in the grid.
         """
         run, here_grid = self.run, self.grid.take(row)
         choices = per_pair(here_grid.dp, here_grid.cp, lambda dp, cp: len(shardings_for(dp, cp, run.space)))
@@ -189,7 +189,7 @@ class Outlines:
         Args:
             one: the outline.
             way_s: bound of each way to recompute.
-            held: by worker 0.
+            held: the bytes that worker 0 holds.
         """
         run = self.run
         if self.by_parameters:
@@ -218,9 +218,9 @@ def explore_outlines(run: Asking, grid: Grid, row: Int[np.ndarray, "rows"]) -> N
     """Price and sketch the rows of each outline that what has been found leaves in question.
 
     Args:
-        run: over a space of schedules without a bound of their own, with a time to beat.
+        run: the run over a space of schedules without a bound of their own, with a time to beat.
         grid: rows.
-        row: which of them.
+        row: the number of the row.
     """
     every, number = Outlines(run, grid), count()
     groups: dict[Group, list[Outline]] = {}

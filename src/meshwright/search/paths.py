@@ -33,7 +33,7 @@ def order_free_lengths(schedule: Schedule, p: int, m: int, v: int) -> Lengths:
     of worker 0. Without a flush a step is at least the work of any worker.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches.
         v: chunks per worker.
@@ -69,7 +69,7 @@ def critical_lengths(schedule: Schedule, p: int, m: int, v: int, weights: Cells)
     """The path that is critical to worker 0 when durations are as the model's FLOP.
 
     Args:
-        schedule: of the pipeline.
+        schedule: the schedule of the pipeline.
         p: workers.
         m: micro-batches.
         v: chunks per worker.
@@ -102,7 +102,7 @@ def typical_durations(kinds: int, *weights: Cells) -> Float[np.ndarray, "cells t
     """A few typical durations of all chunks, forwards first.
 
     Args:
-        kinds: of durations, in the order of `Lengths`.
+        kinds: the number of kinds of durations, in the order of `Lengths`.
         weights: what each chunk may take.
     """
     typical = np.zeros((len(weights), len(REFERENCE_TRANSFERS), len(DURATIONS), *weights[0].shape))
@@ -161,7 +161,7 @@ class BoundPaths:
         Args:
             m: micro-batches.
             recomputes: ways to recompute.
-            counts: under these.
+            counts: the counts under these.
         """
         key = numbers, recomputes = self.longest(m), recomputes
         if key not in self.in_items:
@@ -179,7 +179,7 @@ def path_items(
 
     Args:
         lengths: forward, backward, transfer, weight gradient and task R by worker and chunk.
-        counts: of the shape, or of several.
+        counts: the counts of the shape, or of several.
     """
     paths, durations = lengths.shape[:2]
     items = counts.work.shape[-1]

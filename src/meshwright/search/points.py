@@ -123,8 +123,8 @@ def thinned(items: Iterable[Item], wishes: Callable[[Item], tuple[float, ...]], 
     """Items that no kept one equals or beats in every wish, but for a share.
 
     Args:
-        items: in the order in which they are kept.
-        wishes: of an item; less is better in each.
+        items: the items in the order in which they are kept.
+        wishes: the wishes of an item; less is better in each.
         step: share of a wish by which an item must be better than another one to stand beside it.
 
     Returns:

@@ -110,7 +110,7 @@ def priced_together(grid: Grid, factory: ShapeFactory) -> Iterator[Int[np.ndarra
 
     Args:
         grid: rows.
-        factory: of their shapes; those without a bound of their own are sketched for each (pp, m).
+        factory: the factory of their shapes; those without a bound of their own are sketched for each (pp, m).
     """
     pairs = [*of_each_pair(grid.pp, grid.m)]
     most = FEW_PAIRS if all(schedule.bound_by_formula for schedule in factory.schedules) else 0

@@ -249,10 +249,10 @@ def simulate_plans(
     """Exact step time and peak memory of plans of one shape.
 
     Args:
-        block: whose plans they are.
+        block: the block whose plans they are.
         shape: the pipeline shape they share.
         found: candidates of the block.
-        indices: which of them.
+        indices: the plans to simulate, by number.
 
     Returns:
         Seconds and bytes per plan.

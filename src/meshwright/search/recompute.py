@@ -68,7 +68,7 @@ def cheapest_choices(layers: list[tuple[RecomputeOption, ...]], budget_bytes: fl
 
     Args:
         layers: options of each layer.
-        budget_bytes: for all together.
+        budget_bytes: the budget in bytes for all together.
 
     Returns:
         Index of each layer's option, None if not even the smallest fit.
@@ -296,12 +296,12 @@ def _picked(
     """What each layer recomputes; None if a worker has no room whatever its layers recompute.
 
     Args:
-        row: of the plan.
-        plan: with nothing recomputed.
-        estimate: of the plan.
+        row: the row of the plan.
+        plan: the plan with nothing recomputed.
+        estimate: the estimate of the plan.
         layers: their options.
-        limit_bytes: that a worker may use.
-        lost: to fragmentation, over what is allocated.
+        limit_bytes: the limit in bytes that a worker may use.
+        lost: the share lost to fragmentation, over what is allocated.
     """
     chosen: dict[int, Recompute] = {}
     in_flight = schedule_named(row.schedule).in_flight(row.pp, row.micro_batches, row.vpp)
@@ -357,9 +357,9 @@ def _cheapest_with_room(
     Args:
         table: options of each layer; the first is no recompute, as in `memory`.
         memory: bytes by kind of the worker without recompute.
-        limit_bytes: of the device.
+        limit_bytes: the limit in bytes of the device.
         edge_bytes: working memory of the embedding or head, if the worker holds one.
-        lost: to fragmentation, over what is allocated.
+        lost: the share lost to fragmentation, over what is allocated.
     """
     states = memory["weights"] + memory["gradients"] + memory["optimizer"]
     other = memory["activations"] - sum(options[0].kept_bytes for options in table)

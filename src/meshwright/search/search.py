@@ -51,7 +51,7 @@ def search(
         workload: the step.
         space: axes to hold; the whole default space if not given.
         top: how many layouts to return, each with its best settings.
-        pareto: also find the front of time and memory, to plans 10% slower than the best.
+        pareto: whether to find the front of time and memory, to plans 10% slower than the best.
         refine: choose the recompute of every layer anew where the best plans recompute.
         beat_s: seconds of a plan known elsewhere; plans that take longer are none of the answer.
 

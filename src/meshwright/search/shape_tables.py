@@ -116,7 +116,7 @@ class ShapeTables:
         """The tables of these pipelines.
 
         Args:
-            pipelines: of one pp, at least one.
+            pipelines: the pipelines of one pp, at least one.
         """
         counts = [len(one.recomputes) for one in pipelines]
         first_of = np.cumsum([0, *counts[:-1]])
@@ -164,7 +164,7 @@ class ShapeTables:
         """One of the shapes.
 
         Args:
-            number: of it.
+            number: the number of it.
         """
         pipeline = int(self.pipeline[number])
         return self.pipelines[pipeline].shape(number - int(self.first_of[pipeline]))

@@ -133,9 +133,9 @@ class ShardingTable:
 
         Args:
             grid: rows.
-            choices: at least one.
-            keeps: where FSDP keeps gradients whole, as the framework says it.
-            layers: of the model, for choices that pass whole ones from rank to rank.
+            choices: the choices, at least one.
+            keeps: whether FSDP keeps gradients whole, as the framework says it.
+            layers: the number of layers of the model, for choices that pass whole ones from rank to rank.
             experts: whether some layers have experts, likewise.
         """
         dp, cp = grid.dp, grid.cp
@@ -183,8 +183,8 @@ class ShardingTable:
         """Columns of shape picked x 1.
 
         Args:
-            choice: by number.
-            row: likewise, a legal one of that choice.
+            choice: the choice by number.
+            row: the row by number, a legal one of that choice.
         """
         return self._picked(lambda values: values[choice, row][:, None])
 
@@ -192,7 +192,7 @@ class ShardingTable:
         """The same choices on some rows.
 
         Args:
-            index: of them.
+            index: the index of them.
         """
         columns = self._picked(lambda values: values[:, index])
         return ShardingTable(choices=self.choices, legal=self.legal[:, index], columns=columns)
@@ -202,7 +202,7 @@ class ShardingTable:
 
         Args:
             choices: some of them.
-            row: by number.
+            row: the row by number.
         """
         return self._picked(lambda values: values[choices][:, row, None])
 

@@ -50,7 +50,7 @@ class Sketch:
         """Some of its rows, the others left behind.
 
         Args:
-            index: of them.
+            index: the index of them.
         """
         return self.rows.take(self.row[index])
 
@@ -64,8 +64,8 @@ def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Ite
     """All shapes of the rows that are not built at once.
 
     Args:
-        rows: of one (pp, m).
-        factory: of the search.
+        rows: the rows of one (pp, m).
+        factory: the factory of the search.
         workload: the step; rows of sections of micro-batches are priced anew.
     """
     p, m = int(rows.grid.pp[0]), int(rows.grid.m[0])
@@ -86,10 +86,10 @@ def sketched(
     """The shapes of one schedule.
 
     Args:
-        rows: of one (pp, m), priced in the schedule's sections.
-        row: which of them, by number.
-        factory: of the search.
-        schedule: that recomputes in some way.
+        rows: the rows of one (pp, m), priced in the schedule's sections.
+        row: the row, by number.
+        factory: the factory of the search.
+        schedule: the schedule that recomputes in some way.
         v: chunks per worker.
     """
     p, m = int(rows.grid.pp[0]), int(rows.grid.m[0])

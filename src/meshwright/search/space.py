@@ -48,7 +48,7 @@ def schedules_in(space: Space) -> tuple[Schedule, ...]:
     """Schedules of a space, in the order of the catalogue, then those with settings.
 
     Args:
-        space: whose schedules are the usual ones unless it names some.
+        space: the space whose schedules are the usual ones unless it names some.
     """
     wanted = space.pinned("schedule")
     names = list(DEFAULT_SCHEDULES) if wanted is None else [str(name) for name in wanted]
@@ -62,9 +62,9 @@ def pipelines_of(
     """Schedules and chunk counts that p workers and m micro-batches allow.
 
     Args:
-        space: that may hold the chunks per worker.
-        schedules: of the space.
-        most_stages: that the model can be cut into.
+        space: the space that may hold the chunks per worker.
+        schedules: the schedules of the space.
+        most_stages: the most stages that the model can be cut into.
         p: workers.
         m: micro-batches.
     """

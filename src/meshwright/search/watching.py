@@ -144,7 +144,8 @@ def part(share: float) -> AbstractContextManager[None]:
     """The searches of the body are about so large a share of the question at hand, or of the part around it.
 
     Args:
-        share: from 0 to 1; parts stand behind each other, and what they leave is done by the end of the part around.
+        share: the share from 0 to 1; parts stand behind each other, and what they leave is done by the end of the part
+            around.
     """
     watch = _watch.get()
     return nullcontext() if watch is None else watch.part(share)
@@ -154,7 +155,7 @@ def each_a_part(items: Sequence[Item]) -> Iterable[Item]:
     """The items, what is searched for each an equal part of the part around.
 
     Args:
-        items: that the caller searches one after the other.
+        items: the items that the caller searches one after the other.
     """
     for item in items:
         with part(1.0 / len(items)):
@@ -165,8 +166,8 @@ def found(name: str, step_time_s: float) -> None:
     """Tell of a plan that answers the question at hand.
 
     Args:
-        name: in one line.
-        step_time_s: of it.
+        name: the name in one line.
+        step_time_s: the seconds of a step of it.
     """
     watch = _watch.get()
     if watch is not None:

@@ -61,7 +61,7 @@ def answer_of(question: Question, folder: Path) -> dict[str, Any]:
     """The answer to a question as data, with its documents as files of a folder while it is answered.
 
     Args:
-        question: with fields that name documents.
+        question: the question with fields that name documents.
         folder: the working folder of this process, where nothing else lies.
     """
     paths = [folder / name for name in question.files]
@@ -80,7 +80,7 @@ def reply_to(verb: str, body: Mapping[str, Any], folder: Path) -> Reply:
 
     Args:
         verb: one that is served.
-        body: as it was parsed.
+        body: the body as it was parsed.
         folder: the working folder of this process.
     """
     try:
@@ -97,8 +97,8 @@ def problem_reply(error: MeshwrightError, status: int | None = None, **more: Any
     """An error as a problem document: the same object as `--json` prints, with the members of RFC 9457.
 
     Args:
-        error: with all its problems.
-        status: of HTTP; by the kind of error unless it is given.
+        error: the error with all its problems.
+        status: the number of status of HTTP; by the kind of error unless it is given.
         more: further members.
     """
     usual, title = next(((code, text) for kind, code, text in _OF_ERRORS if isinstance(error, kind)), (500, "an error"))

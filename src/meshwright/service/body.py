@@ -102,7 +102,7 @@ def question_of(verb: str, body: Mapping[str, Any]) -> Question:
 
     Args:
         verb: one that is served.
-        body: as `parsed_body` read it.
+        body: the body as `parsed_body` read it.
 
     Returns:
         The question, with what is wrong so far: fields that the verb does not have, values of another type, places of

@@ -62,8 +62,8 @@ class Desk:
 
         Args:
             verb: one that is served.
-            body: as it was parsed.
-            limit_s: of its time; that of a request unless it is given.
+            body: the body as it was parsed.
+            limit_s: the limit in seconds of its time; that of a request unless it is given.
         """
         lane = self.quick if is_quick(verb, body) else self.searches
         limit_s = limit_s or self.settings.time_limit_s

@@ -47,7 +47,7 @@ class JobQueue:
     """The jobs of a service, oldest first; services of one machine may share a file.
 
     Args:
-        path: of the file; made if it is not there.
+        path: the path of the file; made if it is not there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class JobQueue:
 
         Args:
             verb: one that is served.
-            body: as it was parsed.
+            body: the body as it was parsed.
 
         Returns:
             Its id; None where too many wait.

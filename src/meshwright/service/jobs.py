@@ -25,7 +25,7 @@ class Jobs:
     """The jobs of a service.
 
     Args:
-        desk: whose workers they run on.
+        desk: the desk whose workers they run on.
     """
 
     def __init__(self, desk: Desk) -> None:

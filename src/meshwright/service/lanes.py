@@ -166,9 +166,10 @@ class WorkerLane:
 
         Args:
             verb: one that is served.
-            body: as it was parsed.
-            limit_s: for the answer, processor seconds of its worker, and `WAITING` times as many by the clock. In
-                line as long without any other question being answered: one that moves is waited in to its end.
+            body: the body as it was parsed.
+            limit_s: the limit in seconds for the answer, processor seconds of its worker, and `WAITING` times as many
+                by the clock. In line as long without any other question being answered: one that moves is waited in to
+                its end.
             tell: called with the fields of a `SearchProgress` while the worker searches.
 
         Raises:

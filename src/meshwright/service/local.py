@@ -120,8 +120,8 @@ def http_of(app: Any, *, log_level: str = "critical", **more: Any) -> uvicorn.Co
     """How an application is served.
 
     Args:
-        app: of ASGI.
-        log_level: of uvicorn.
+        app: the app of ASGI.
+        log_level: the log level of uvicorn.
         more: settings of uvicorn's.
 
     Returns:
@@ -148,7 +148,7 @@ def listening(port: int | None, host: str = ADDRESS) -> socket.socket:
     """A socket on this machine's own address.
 
     Args:
-        port: that is asked for; None for the first that is free.
+        port: the port that is asked for; None for the first that is free.
         host: the address that it belongs to.
 
     Raises:

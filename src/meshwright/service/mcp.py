@@ -39,7 +39,7 @@ def serve_mcp(request: McpRequest, tell: Callable[[str], None]) -> None:
     """Answer until the caller leaves.
 
     Args:
-        request: over which transport, within which limits.
+        request: the request over which transport, within which limits.
         tell: is given the address, where there is one.
 
     Raises:

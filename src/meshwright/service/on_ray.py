@@ -31,8 +31,8 @@ class NodeWorker:
 
         Args:
             verb: one that is served.
-            body: as JSON.
-            limit_s: for the answer.
+            body: the body as JSON.
+            limit_s: the limit in seconds for the answer.
 
         Yields:
             What happens and its content as JSON; of a reply a line with its status and media type, then what it holds.

@@ -32,7 +32,7 @@ class Replies:
 
         Args:
             verb: one that is served.
-            body: as it was parsed.
+            body: the body as it was parsed.
         """
         asked = json.dumps(body, sort_keys=True, ensure_ascii=False)
         text = "\n".join([self._release, *_library(), verb, asked])

@@ -22,7 +22,7 @@ def serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
     """Answer requests.
 
     Args:
-        request: where, for whom, within which limits.
+        request: the request: where to serve, for whom, within which limits.
         tell: is given the address.
 
     Raises:

@@ -51,7 +51,7 @@ def question_page(question: str) -> str:
     """A page that waits for the answer to a question, and then loads itself anew.
 
     Args:
-        question: in words.
+        question: the question in words.
     """
     return TEXT.replace("QUESTION", html.escape(question))
 

@@ -95,7 +95,7 @@ def asked(verb: str, body: Mapping[str, Any], *, tells: bool) -> bytes:
 
     Args:
         verb: one that is served.
-        body: as it was parsed.
+        body: the body as it was parsed.
         tells: whether a search tells how far it is.
     """
     return json.dumps([verb, body, tells]).encode()

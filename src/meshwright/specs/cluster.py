@@ -256,8 +256,8 @@ class ClusterSpec(HashedOnce):
         """Some of its nodes at the same site, without links between groups.
 
         Args:
-            name: of the part.
-            groups: that stand in place of its own.
+            name: the name of the part.
+            groups: the groups that stand in place of its own.
         """
         return ClusterSpec(name=name, groups=groups, pue=self.pue, carbon_kg_per_kwh=self.carbon_kg_per_kwh)
 

@@ -16,7 +16,7 @@ def collective_library(vendor: str) -> str | None:
     """The library that a vendor's devices communicate by; None where the vendor is not known.
 
     Args:
-        vendor: as a device states it: `NVIDIA`.
+        vendor: the vendor as a device states it: `NVIDIA`.
     """
     return _by_vendor().get(vendor)
 
@@ -25,7 +25,7 @@ def crossed(cluster: ClusterSpec, used: Sequence[str]) -> tuple[tuple[str, ...],
     """Collective libraries of the groups in use, and the transports between them; None where there is one library.
 
     Args:
-        cluster: of a plan.
+        cluster: the cluster of a plan.
         used: names of the groups in use.
     """
     groups = [group for group in cluster.groups if group.name in used]

@@ -106,6 +106,6 @@ def in_order(words: tuple[str, ...]) -> tuple[str, ...]:
     """Words in the order in which a plan says them.
 
     Args:
-        words: in any.
+        words: the words in any.
     """
     return data_words_of(DataParallel(**shared_fields(words)))

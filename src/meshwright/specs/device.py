@@ -159,7 +159,7 @@ class KernelEfficiency:
         """The curve of products in a format; without one, `k_half` and the larger of compute and memory.
 
         Args:
-            dtype: of the inputs.
+            dtype: the number format of the inputs.
         """
         known = PRODUCT_CURVE.get(dtype, dtype)
         for curve in self.products:
@@ -173,8 +173,8 @@ class KernelEfficiency:
         Where rates were measured, that of 128 over the rate of d = (qk_dim + v_dim) / 2 between them.
 
         Args:
-            qk_dim: of queries and keys.
-            v_dim: of values.
+            qk_dim: the head size of queries and keys of queries and keys.
+            v_dim: the head size of values of values.
         """
         width = (qk_dim + v_dim) / 2
         at_128 = 1 + self.flash_dim_half / 128

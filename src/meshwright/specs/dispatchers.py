@@ -95,7 +95,7 @@ def dispatcher_code(name: str) -> int:
     """The number of a dispatcher in columns.
 
     Args:
-        name: of the dispatcher.
+        name: the name of the dispatcher.
     """
     return list(DISPATCHERS).index(name)
 

@@ -53,7 +53,7 @@ class ExpertLoad:
         """The load of a model's experts.
 
         Args:
-            model: that has them.
+            model: the model that has them.
 
         Raises:
             InputError: the counts are of another number of experts or of layers.

@@ -22,8 +22,8 @@ def check_joint_states(
     Args:
         check: gets what is wrong.
         used: strategies of their layers, one or more, some of which say so.
-        devices: of all pipelines.
-        chunks: of each pipeline, over all its workers.
+        devices: the number of devices of all pipelines.
+        chunks: the chunks of each pipeline, over all its workers.
         counts: micro-batches of each pipeline.
     """
     degrees = sorted({strategy.tp for strategy in used})

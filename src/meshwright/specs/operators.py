@@ -239,13 +239,13 @@ def column_product(
     """A product whose columns tensor ranks share out: its input is gathered, its output stays cut.
 
     Args:
-        name: of the operator.
+        name: the name of the operator.
         inputs: width of its input.
         outputs: what it makes, of which ranks hold whole units.
-        module: that selective recompute may repeat.
+        module: the module that selective recompute may repeat.
         gather: width gathered before it where that is not its input: 0 where another product gathers the same.
         bias: elements.
-        tokens: it works on, None for the layer's own.
+        tokens: the tokens it works on, None for the layer's own.
     """
     wide = inputs if gather is None else gather
     return Linear(
@@ -266,10 +266,10 @@ def row_product(
     """A product whose rows tensor ranks share out: its input is cut, its partial sums are reduced.
 
     Args:
-        name: of the operator.
+        name: the name of the operator.
         inputs: what it takes, of which ranks hold whole units.
         outputs: width of its output.
-        module: that selective recompute may repeat.
+        module: the module that selective recompute may repeat.
         bias: whether it has one.
         of_heads: whether it takes attention heads.
     """
@@ -298,11 +298,11 @@ def norm_pass(
     """A norm: read and written forward; backward its input and gradient are read, and two passes written.
 
     Args:
-        name: of the operator.
-        width: of what it works on.
+        name: the name of the operator.
+        width: the width of what it works on.
         parameters: scales and shifts.
-        module: that selective recompute may repeat.
-        region: of what it works on.
+        module: the module that selective recompute may repeat.
+        region: the region of what it works on.
     """
     return Vector(
         name=name,
@@ -318,10 +318,10 @@ def activation_pass(name: str, width: int, *, module: str = "", region: Region =
     """A function of each element, of two factors where it is gated: they are read, and one is written.
 
     Args:
-        name: of the operator.
-        width: of its output.
-        module: that selective recompute may repeat.
-        region: of what it works on.
+        name: the name of the operator.
+        width: the width of its output.
+        module: the module that selective recompute may repeat.
+        region: the region of what it works on.
         columns: factors: 2 for a gated function.
     """
     return Vector(

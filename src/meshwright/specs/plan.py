@@ -220,8 +220,8 @@ class ExecutionPlan(HashedOnce):
         """The plan with other pipelines; what all of them hold together is held by the ranks that they have now.
 
         Args:
-            pipelines: of the later plan.
-            strategies: of the later plan; None for those of this one.
+            pipelines: the pipelines of the later plan.
+            strategies: the strategies of the later plan; None for those of this one.
         """
         own, kept = tuple(pipelines), tuple(self.strategies if strategies is None else strategies)
         if not self.joint_ranks:

@@ -196,7 +196,7 @@ def stated(recipe: Precision, given: Mapping[str, str]) -> Precision:
     read where rows and columns are quantised apart (mxfp8) or must be transposed (fp8 with one scale per tensor).
 
     Args:
-        recipe: with a name of PRECISIONS.
+        recipe: the recipe with a name of PRECISIONS.
         given: format by name of ROLES.
 
     Returns:

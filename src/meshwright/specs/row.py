@@ -257,7 +257,7 @@ def recompute_fields(word: str) -> dict[str, Any]:
     """Fields of a row that a word says: `full`, `block`, `sel` for the attention core, `sel-layernorm-moe_act`.
 
     Args:
-        word: of the recompute axis; how many layers a block has is not part of it.
+        word: the word of the recompute axis; how many layers a block has is not part of it.
     """
     kind, *modules = word.split("-")
     return {"recompute": kind, "recompute_modules": tuple(modules) or ("core_attn",)}

@@ -118,7 +118,7 @@ def ungrouped(kind: ShardingKind) -> tuple[str, ...]:
     """Kinds without groups that share the same states in the same way as one with groups.
 
     Args:
-        kind: with groups.
+        kind: the kind with groups.
     """
     return tuple(
         one.name

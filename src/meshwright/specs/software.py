@@ -31,7 +31,7 @@ def software_of_vendors(vendors: Collection[str]) -> str:
     """The framework that devices are usually trained with.
 
     Args:
-        vendors: of the devices, as they state them.
+        vendors: the vendors of the devices, as they state them.
 
     Returns:
         A name that `library.software` knows.

@@ -76,8 +76,8 @@ class Images:
         """Patches of an image of this size in pixels: whole groups of merged patches, the last ones filled up.
 
         Args:
-            width: in pixels.
-            height: in pixels.
+            width: the width in pixels.
+            height: the height in pixels.
         """
         side = self.patch * self.merge
         return -(-width // side) * -(-height // side) * self.merge**2
@@ -124,7 +124,7 @@ class Clips:
         """Pieces of a clip, and the tokens of the stream in each; of pieces as they are the last one counts in part.
 
         Args:
-            seconds: of the clip.
+            seconds: the seconds of the clip.
         """
         tokens = math.ceil(self.per_s * seconds)
         if self.padded:

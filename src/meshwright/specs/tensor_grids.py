@@ -74,7 +74,7 @@ def grid_token(token: str) -> tuple[TensorGrid, Sides] | None:
     """Shape and sides that a token of a plan names; None for any other token.
 
     Args:
-        token: as `tp2d2`.
+        token: the token as `tp2d2`.
     """
     match = _TOKEN.match(token)
     if match is None:
@@ -87,7 +87,7 @@ def grid_problem(grid: TensorGrid, sides: Sides) -> tuple[str, str] | None:
 
     Args:
         grid: the shape.
-        sides: as a plan names them.
+        sides: the sides as a plan names them.
     """
     whole = (*sides, *(2,) * grid.count)[: grid.count]
     if len(sides) == grid.count and grid.sides(grid.degree(*sides)) == sides:

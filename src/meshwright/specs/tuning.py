@@ -94,8 +94,8 @@ class Lora:
         """Rank of the adapter of a module.
 
         Args:
-            names: of the module.
-            part: of the layer that it belongs to.
+            names: the names of the module.
+            part: the part of the layer that it belongs to.
         """
         own = {name: rank for name, rank in self.ranks if name.rpartition(".")[0] in ("", part)}
         return next((rank for name, rank in own.items() if name.rpartition(".")[2] in names), self.rank)
@@ -165,7 +165,7 @@ class Tuning:
 
         Args:
             layer: number from 0 among those of the text; -1 for a stream's.
-            stream: whose layer it is; the text's where empty.
+            stream: the stream whose layer it is; the text's where empty.
             tower: whether the stream is one, in which no adapters stand.
         """
         inside, whole = tuple(part for part in PARTS if part not in ("embedding", "head")), stream or "text"

@@ -76,7 +76,7 @@ def register(
     dispatcher of experts, and one with traffic that no trait says needs that traffic.
 
     Args:
-        strategy: with a name that no other one of its family has.
+        strategy: the strategy with a name that no other one of its family has.
 
     Raises:
         InputError: the name is taken, or the one-line form of plans cannot hold it.

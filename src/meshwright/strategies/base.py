@@ -220,9 +220,9 @@ class TokenTraffic(ABC):
         Args:
             op: tokens to experts, or back.
             columns: strategies, one per row.
-            copies: of a token that leave a rank, were every one sent.
-            forward_bytes: of an element forward.
-            backward_bytes: of an element of its gradient.
+            copies: the copies of a token that leave a rank, were every one sent.
+            forward_bytes: the forward bytes of an element forward.
+            backward_bytes: the backward bytes of an element of its gradient.
         """
 
 
@@ -293,9 +293,9 @@ class WeightPassing(ABC):
         """What a strategy and its pipeline say beside it and cannot have.
 
         Args:
-            strategy: whose weights are passed on.
-            layers: of the model.
-            workers: of the pipeline.
+            strategy: the strategy whose weights are passed on.
+            layers: the number of layers of the model.
+            workers: the number of workers of the pipeline.
             experts: whether some layers have experts.
         """
 
@@ -305,7 +305,7 @@ class WeightPassing(ABC):
 
         Args:
             degrees: tp, cp, pp, ep, etp and dp.
-            layers: of the model.
+            layers: the number of layers of the model.
             experts: whether some layers have experts.
         """
 
@@ -322,12 +322,12 @@ class WeightPassing(ABC):
         """Seconds of a step beyond a rank's own work.
 
         Args:
-            forward_s: of each item, with what exchanges expose.
-            backward_s: likewise.
-            count: of each item on a rank, which has all of them.
+            forward_s: the forward seconds of each item, with what exchanges expose.
+            backward_s: the backward seconds of each item, with what exchanges expose.
+            count: the count of each item on a rank, which has all of them.
             edges: items that are no layers.
-            ranks: that pass weights to each other.
-            micro_batches: of a rank.
+            ranks: the ranks that pass weights to each other.
+            micro_batches: the number of micro-batches of a rank.
         """
 
     @abstractmethod
@@ -335,6 +335,6 @@ class WeightPassing(ABC):
         """Bytes of a parameter in the groups that are on a rank beside its own.
 
         Args:
-            weight_bytes: of a weight.
-            gradient_bytes: of a gradient on its way.
+            weight_bytes: the weight bytes of a weight.
+            gradient_bytes: the bytes of a gradient on its way.
         """

@@ -48,10 +48,10 @@ class Compression(ABC):
         """Bytes that a rank sends of one matrix; ranks sum or gather them.
 
         Args:
-            rows: of the matrix, on this rank.
-            columns: likewise.
+            rows: the rows of the matrix, on this rank.
+            columns: the columns of the matrix, on this rank.
             setting: the number behind the name.
-            element_bytes: of a gradient as it is.
+            element_bytes: the element bytes of a gradient as it is.
         """
 
 
@@ -82,7 +82,7 @@ def nearest_words(word: str) -> str:
     """Compressions that a word may have meant, as a plan writes them.
 
     Args:
-        word: that is none.
+        word: the word that is none.
     """
     from meshwright.strategies import COMPRESSIONS
 

@@ -51,7 +51,7 @@ def shard_attention(
         op: attention of the whole layer.
         columns: strategies, one per row.
         pairs: score pairs of one sequence and head, mask applied as the kernel computes it.
-        activation_bytes: per element sent.
+        activation_bytes: the bytes per element sent.
         materialised: the kernel keeps the full square, so ranks share it by queries.
         repeated: keys and values are repeated for all heads before ranks gather them, which they do again in backward;
             their gradients are summed in 32 bits.
@@ -101,10 +101,10 @@ def shard_scores(
     """Scores that pick keys, on one rank: of the queries of its own tokens, with keys from all context ranks.
 
     Args:
-        op: of the whole layer; tensor ranks hold the indexer whole.
+        op: the operator of the whole layer; tensor ranks hold the indexer whole.
         columns: strategies, one per row.
-        pairs: of one sequence and head, all and those picked.
-        activation_bytes: per element sent.
+        pairs: the pairs of one sequence and head, all and those picked.
+        activation_bytes: the bytes per element sent.
     """
     sequences = columns.sequence_tokens / columns.seq_len
     width = op.dim * activation_bytes
@@ -129,7 +129,7 @@ def shard_scan(op: Scan, columns: StrategyColumns, activation_bytes: float) -> L
     Args:
         op: the scan of the whole layer.
         columns: strategies, one per row.
-        activation_bytes: per element exchanged.
+        activation_bytes: the bytes per element exchanged.
 
     Returns:
         Tokens and heads of one rank, whose product falls with tp and cp, and its collectives.

@@ -21,7 +21,7 @@ class Crowding:
         """Work out nothing yet.
 
         Args:
-            load: of a model's experts.
+            load: the load of a model's experts.
         """
         self.drawn = load.zipf is not None
         self.shares = (
@@ -39,7 +39,7 @@ class Crowding:
         """What arrives at the fullest rank over the network, and what it computes, both over the mean of all tokens.
 
         Args:
-            ranks: that share out the experts.
+            ranks: the ranks that share out the experts.
             pairs: (token, expert) pairs of all of them in a micro-batch.
             shadowed: hottest experts that every rank holds, None for none.
             placed: experts are placed by load, None where none are.

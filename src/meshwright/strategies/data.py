@@ -133,11 +133,11 @@ def whole_between(
 
     Args:
         keeps: `never`, in `pipelines` or `always`, as a framework does.
-        micro_batches: of a step.
-        stages: of a pipeline.
+        micro_batches: the micro-batches of a step.
+        stages: the stages of a pipeline.
 
     Returns:
-        By row; None where the framework never does.
+        A number by row; None where the framework never does.
 
     Source: PyTorch 2.13, distributed/fsdp/_fully_shard and distributed/pipelining/stage.py
     (backward_maybe_with_nosync).
@@ -189,7 +189,7 @@ def state_bytes(
         sharding: the choice, per row.
         shards: ranks that share the states of these parameters, per row.
         precision: formats of the roles.
-        optimizer: as `optimizer_named` reads it.
+        optimizer: the optimizer as `optimizer_named` reads it.
         training: False keeps weights only.
         any_order: whether the device's products read 8-bit operands in any order.
 
@@ -254,7 +254,7 @@ def tile_bytes(
 
     Args:
         sharding: the choice, per row.
-        parameters: whose gradients a rank holds.
+        parameters: the parameters whose gradients a rank holds.
         precision: formats of the roles.
 
     Source: Singh et al., "A Hybrid Tensor-Expert-Data Parallelism Approach to Optimize Mixture-of-Experts Training",

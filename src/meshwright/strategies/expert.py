@@ -89,9 +89,9 @@ def exchange_calls(
         op: the exchange.
         columns: strategies, one per row.
         routing: experts of a token.
-        activation_bytes: per element sent.
-        dispatched_bytes: per element on its way to an expert: tokens forward, gradients of results backward; as the
-            rest by default. Sums of what experts give back stay in the format of the activations.
+        activation_bytes: the bytes per element sent.
+        dispatched_bytes: the bytes per element on its way to an expert: tokens forward, gradients of results backward;
+            as the rest by default. Sums of what experts give back stay in the format of the activations.
 
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.

@@ -19,7 +19,7 @@ def sides(name: str, tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows sides
     """Sides of the grids of these tensor degrees; of the nearest grid where a degree makes none.
 
     Args:
-        name: of the strategy.
+        name: the name of the strategy.
         tp: degrees.
     """
     grid = GRIDS[name]
@@ -35,8 +35,8 @@ def grid_rules(name: str, model: ModelSpec, *, sequences: Ranks, width: Ranks) -
     here.
 
     Args:
-        name: of the strategy.
-        model: whose layers are cut.
+        name: the name of the strategy.
+        model: the model whose layers are cut.
         sequences: ranks that share the sequences of a micro-batch.
         width: ranks that share the width of the stream.
     """

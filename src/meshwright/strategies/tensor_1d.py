@@ -65,7 +65,7 @@ def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) 
     Args:
         op: the whole operator; its split says which of its widths is cut.
         columns: strategies, one per row.
-        activation_bytes: per element sent.
+        activation_bytes: the bytes per element sent.
 
     Returns:
         The local product and its collectives. A `replicated` operator works on the rank's own tokens of the sequence

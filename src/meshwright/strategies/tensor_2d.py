@@ -144,9 +144,9 @@ def statistics_calls(
 
     Args:
         op: memory-bound operator.
-        tokens: of a rank, 0 where a group has one rank.
-        group: of the ranks.
-        activation_bytes: per element.
+        tokens: the tokens of a rank, 0 where a group has one rank.
+        group: the group of the ranks.
+        activation_bytes: the bytes per element.
     """
     each = max(activation_bytes, FP32_BYTES)
     if op.module == "loss":

@@ -17,8 +17,8 @@ def kept_elements(elements: Array, percent: int) -> Array:
     """Elements of a tensor that are sent, at least one.
 
     Args:
-        elements: of the tensor.
-        percent: of them.
+        elements: the elements of the tensor.
+        percent: the percent of them.
     """
     return np.maximum(np.ceil(elements * (percent / 100.0)), np.minimum(elements, 1.0))
 

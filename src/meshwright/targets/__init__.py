@@ -32,7 +32,7 @@ class TargetCatalogue(Catalogue[Target]):
         """Read nothing yet.
 
         Args:
-            folders: of this package, or files; the target's name with `_` for `-`.
+            folders: the folders of this package, or files; the target's name with `_` for `-`.
             within: the folder of this package that they are in, and a dot.
             others: further names that people use, each with the target's own.
         """

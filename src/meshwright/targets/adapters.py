@@ -61,7 +61,7 @@ def untrainable_by_peft(plan: Plan, makes: ByPeft = BY_PEFT) -> Iterator[Problem
     """What PEFT does not do of the tuning of a plan.
 
     Args:
-        plan: of any model.
+        plan: the plan of any model.
         makes: the adapters that the program makes where it is asked for some.
     """
     lora = plan.model.lora
@@ -145,8 +145,8 @@ def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tup
     """Modules with adapters by the names that a framework has for them, and those that it has none for.
 
     Args:
-        plan: with adapters.
-        names: of the framework, by ours; none stands for products of experts.
+        plan: the plan with adapters.
+        names: the names of the framework, by ours; none stands for products of experts.
     """
     lora = plan.model.lora
     found: dict[str, None] = {}
@@ -189,8 +189,8 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
     """The field `lora` of a workload, where PEFT's file is among the files of a run.
 
     Args:
-        texts: by name.
-        reader: of the run's own configuration, which tells what was read here with its own.
+        texts: the texts by name.
+        reader: the reader of the run's own configuration, which tells what was read here with its own.
     """
     text = text_beside(texts, CONFIG)
     if text is None:

@@ -60,9 +60,9 @@ def reader_of(files: Files, file: tuple[str, str], title: str, marks: Iterable[s
     """The keys of a file, those of the command line that starts it over them.
 
     Args:
-        files: of the run.
+        files: the files of the run.
         file: name and text of the YAML.
-        title: of the target.
+        title: the title of the target.
         marks: keys of which one stands in every file of it: where the file has none, a launcher's file may hold the
             trainer's in a table of its own.
 
@@ -185,7 +185,7 @@ def as_loaded(source: str) -> Rule:
     """Such copies have no engine that would shard or offload.
 
     Args:
-        source: where the target says so.
+        source: the source where the target says so.
     """
     return Rule(
         field="precision",

@@ -117,9 +117,9 @@ def of_strategy(reader: KeyReader, key: str, name: str, dp: int, *, cp: int = 1,
     """The sharding of a row by a strategy of FSDP1.
 
     Args:
-        reader: of the file, for what is wrong.
-        key: that names the strategy.
-        name: in STRATEGIES.
+        reader: the reader of the file, for what is wrong.
+        key: the key that names the strategy.
+        name: the name in STRATEGIES.
         dp: data ranks.
         cp: context ranks, which hold shards as data ranks do.
         nodes: the key that says how many nodes there are.
@@ -135,8 +135,8 @@ def of_words(reader: KeyReader, words: str, dp: int, *, cp: int = 1, nodes: str)
     """What the words of the trainer's `fsdp` shard and offload, as fields of a row.
 
     Args:
-        reader: of the file, for what is wrong.
-        words: as `full_shard auto_wrap`, in lower case.
+        reader: the reader of the file, for what is wrong.
+        words: the words as `full_shard auto_wrap`, in lower case.
         dp: data ranks.
         cp: context ranks.
         nodes: the key that says how many nodes there are.

@@ -81,7 +81,7 @@ def trainer_files(
     """The trainer's arguments, the script that takes them, and its adapters.
 
     Args:
-        plan: that they say.
+        plan: the plan that they say.
         weights: format in which the script makes weights that are trained whole; that of activations by default.
         distributed: how the transformers library itself divides the model over ranks; nothing by default.
         more: arguments beside those of `arguments`.
@@ -138,8 +138,8 @@ def trainer_problems(
     """What neither the trainer nor PEFT does of a plan.
 
     Args:
-        plan: of any model.
-        title: of the program that runs the trainer.
+        plan: the plan of any model.
+        title: the title of the program that runs the trainer.
         seen: `model_type` of the models that see which it trains; None for all classes.
         makes: the adapters that it makes where it is asked for some.
     """
@@ -205,7 +205,7 @@ def read_arguments(files: Files, reader: KeyReader, world: int | None = None) ->
     """The trainer's arguments among the files of a run; what is missing there is named.
 
     Args:
-        files: of the run.
+        files: the files of the run.
         reader: keys of the engine; takes what is wrong.
         world: devices of the job; None where nobody says them.
     """
@@ -306,8 +306,8 @@ def edited(name: str, text: str) -> KeyText | None:
     """A file of the trainer as one that can be edited: of the program beside it, its constants.
 
     Args:
-        name: of the file.
-        text: of the file, which has been read without an error.
+        name: the name of the file.
+        text: the text of the file, which has been read without an error.
     """
     from meshwright.formats.key_text import key_text  # only who edits a file parses it
 

@@ -243,9 +243,9 @@ class KeyReader:
         """One of some words, in lower case; a problem and the default of other text.
 
         Args:
-            path: of the key.
+            path: the path of the key.
             known: words in lower case.
-            default: where the key is not there.
+            default: the value where the key is not there.
         """
         said = self.word(path, default)
         if said in known or said == default:

@@ -37,7 +37,7 @@ def problems(plan: Plan) -> Iterator[Problem]:
     """Pieces of the loss that it does not make: of another number, or of a model or division that it does not know.
 
     Args:
-        plan: with logits in pieces.
+        plan: the plan with logits in pieces.
     """
     told, field = plan.workload.loss_tiles, "loss_tiles"
     what = f"plan: loss tiles is {told}"

@@ -82,7 +82,7 @@ def _by_names(words: Iterable[Word], holds: Callable[[str], bool]) -> Overrides:
     """Keys of `--name VALUE`, `--name=VALUE` and `--name` words, the last of each.
 
     Args:
-        words: behind the program.
+        words: the words behind the program.
         holds: whether a name with its dashes is a key; the words of others are passed over.
     """
     found: dict[str, Word] = {}
@@ -138,8 +138,8 @@ def laid_over(keys: Mapping[str, Any], files: Files) -> tuple[dict[str, Any], fr
     """Keys with those of the command over them, and the paths of these.
 
     Args:
-        keys: of a configuration, tables within tables.
-        files: of the run.
+        keys: the keys of a configuration, tables within tables.
+        files: the files of the run.
     """
     text = files.get(FILE)
     over: dict[str, Any] = json.loads(text) if text else {}

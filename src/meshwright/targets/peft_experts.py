@@ -68,10 +68,10 @@ def as_made(model: ModelSpec, lora: Lora, *, listed: bool, stores_experts: bool)
     """The adapters that PEFT puts on a model where it is given these names, and what bitsandbytes stores of it.
 
     Args:
-        model: of the transformers library.
-        lora: as a user asks for it; what PEFT makes is given back as it is.
-        listed: of a program that looks for linear modules itself and gives PEFT their names.
-        stores_experts: of a program that stores experts in few bits, too.
+        model: the model of the transformers library.
+        lora: the LoRA settings as a user asks for it; what PEFT makes is given back as it is.
+        listed: whether the program looks for linear modules itself and gives PEFT their names.
+        stores_experts: whether the program stores experts in few bits, too.
     """
     if not model.is_moe:
         whole = replace(lora, skip=tuple(part for part in lora.skip if part != "experts"))
@@ -178,7 +178,7 @@ def problems(model: ModelSpec, makes: Callable[[ModelSpec, Lora], Lora]) -> Iter
     """What PEFT does not do with adapters of a model.
 
     Args:
-        model: with adapters.
+        model: the model with adapters.
         makes: the adapters that the program makes where it is asked for some.
     """
     lora = model.lora

@@ -42,8 +42,8 @@ def with_whole(model: ModelSpec, lora: Lora) -> Lora:
     """Adapters of all modules with those that are one in the class.
 
     Args:
-        model: of the transformers library.
-        lora: as a user asks for it.
+        model: the model of the transformers library.
+        lora: the LoRA settings as a user asks for it.
     """
     if ALL_LINEAR not in lora.targets:
         return lora

@@ -26,8 +26,8 @@ def constants_of(text: str, names: Sequence[str]) -> ProgramConstants | None:
     """Constants of a program; None of text that is no Python.
 
     Args:
-        text: of the program.
-        names: of the constants.
+        text: the text of the program.
+        names: the names of the constants.
     """
     try:
         found = [(name, entry) for name, entry in assigned(text) if name in names]

@@ -120,7 +120,7 @@ def equal_micro_batches(why: str, source: str) -> Rule:
 
     Args:
         why: the target has no others.
-        source: where it says so.
+        source: the source where it says so.
     """
     fix = "plan equal micro-batches"
     return Rule(field="shapes", holds=lambda plan: not plan.found.pipeline.shapes, why=why, fix=fix, source=source)
@@ -147,7 +147,7 @@ def overlap_inside_domain(source: str) -> Rule:
     """Tensor collectives beside products where all ranks of tp reach each other's memory.
 
     Args:
-        source: where the target says so.
+        source: the source where the target says so.
     """
     return Rule(
         field="tensor.overlap",
@@ -258,7 +258,7 @@ def refusals(
     """A plan as settings, and all that a target cannot say of it.
 
     Args:
-        title: of the target, for the sentences.
+        title: the title of the target, for the sentences.
         job: the plan.
         says: values of settings that the target expresses; a setting not named must be neutral.
         rules: what must hold of several settings together; asked where all single ones can be said.

@@ -171,8 +171,8 @@ def problems(plan: Plan, title: str, known: frozenset[str] | None = None) -> Ite
     """What keeps a program that loads models of the transformers library from training one that sees.
 
     Args:
-        plan: of any model.
-        title: of the program.
+        plan: the plan of any model.
+        title: the title of the program.
         known: `model_type` of those that it trains; None for all classes.
     """
     if not sees(plan):

@@ -10,10 +10,10 @@ def script(plan: Plan, weights: str = "", divided: str = "", devices: int | None
     """A Python file that trains the model on random tokens.
 
     Args:
-        plan: that it runs.
+        plan: the plan that it runs.
         weights: format in which it makes weights that are trained whole; that of activations by default.
         divided: the file that says how the transformers library divides the model over ranks; none by default.
-        devices: of the job, where the batch of a step does not tell how many there are.
+        devices: the number of devices of the job, where the batch of a step does not tell how many there are.
     """
     seen = seeing.sees(plan)
     samples = _SEEN if seen else _TOKENS.format(positions=_POSITIONS if _by_heads(plan) else "")

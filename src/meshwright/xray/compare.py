@@ -90,8 +90,8 @@ def product_rows(
     Args:
         seen: the rank.
         ours: what our list says of it.
-        hardware: that times them.
-        precision: of the job.
+        hardware: the hardware that times them.
+        precision: the precision of the job.
         in_pieces: whether products of one input may be cut and joined.
     """
     counts: Counter[Gemm] = Counter()

@@ -40,7 +40,7 @@ def fake_rank(rank: int, world: int) -> Iterator[None]:
     """This process is one rank of a job, with memory of its own and no one to wait for.
 
     Args:
-        rank: which.
+        rank: the number of the rank.
         world: ranks of the job.
     """
     import torch.distributed._tools.fake_collectives  # noqa: F401  registers collectives on fake tensors

@@ -34,9 +34,9 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
 
     Args:
         tape: what counts.
-        options: of the launch script.
+        options: the options of the launch script.
         vocab: entries of the vocabulary.
-        micro_batches: to run; as many as fill the pipeline by default.
+        micro_batches: the number of micro-batches to run; as many as fill the pipeline by default.
 
     Returns:
         Fields of `Traced` that only this framework knows.

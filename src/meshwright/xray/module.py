@@ -35,7 +35,7 @@ def trace_module(
         config: the model's own; of several streams, that of the text is run.
         sequence: tokens of a sequence.
         micro_batch: sequences.
-        micro_batches: to run; one by default.
+        micro_batches: the number of micro-batches to run; one by default.
         recompute: whether layers are made again in the backward pass.
 
     Returns:
@@ -129,7 +129,7 @@ def trace_module_step(tape: Tape, model: torch.nn.Module, loss: Any, micro_batch
         tape: what counts.
         model: made under it.
         loss: makes the loss of a micro-batch.
-        micro_batches: to run.
+        micro_batches: the number of micro-batches to run.
     """
     parameters = [one for one in model.parameters() if one.requires_grad]
     tape.rename(model.parameters(), "weights")

@@ -97,8 +97,8 @@ def rank_work(job: Job, stage: int, micro_batches: int, form: OperatorForm = Ope
 
     Args:
         job: the plan, of one pipeline.
-        stage: of the pipeline.
-        micro_batches: that pass it.
+        stage: the stage of the pipeline.
+        micro_batches: the number of micro-batches that pass it.
         form: how the framework runs operators.
     """
     pipeline = job.plan.pipelines[0]

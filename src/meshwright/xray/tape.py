@@ -212,7 +212,7 @@ class Tape(TorchDispatchMode):
 
         Args:
             function: what a compiler or a kernel makes one pass of.
-            name: of the operator; the function's by default.
+            name: the name of the operator; the function's by default.
         """
 
         @functools.wraps(function)

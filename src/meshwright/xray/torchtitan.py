@@ -26,7 +26,7 @@ def trace_torchtitan(tape: Tape, files: dict[str, str], micro_batches: int | Non
     Args:
         tape: what counts.
         files: the module and what lies beside it, by name.
-        micro_batches: to run; one by default.
+        micro_batches: the number of micro-batches to run; one by default.
 
     Returns:
         Fields of `Traced` that only this framework knows.

@@ -23,10 +23,10 @@ def mixed(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, 
 
     Args:
         spec: mask and window.
-        grid: of the devices; tokens are split where it has context axes.
+        grid: the grid of the devices; tokens are split where it has context axes.
         q: [samples, length, heads, head_dim].
         k: [samples, length, kv_heads, head_dim]; every so many query heads share one.
-        v: likewise.
+        v: [samples, length, kv_heads, head_dim].
     """
     if grid is None or not grid.tokens:
         return _block(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
@@ -122,8 +122,8 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
     Args:
         spec: heads and their width.
         hidden: width of the stream.
-        key: of the random numbers.
-        scale: of the output projection.
+        key: the key of the random numbers.
+        scale: the scale of the output projection.
     """
     keys = jax.random.split(key, 4)
     heads = {"q": spec.heads, "k": spec.kv_heads, "v": spec.kv_heads}
@@ -155,11 +155,11 @@ def attention(
 
     Args:
         spec: heads, window.
-        weights: of `attention_weights`.
+        weights: the weights of `attention_weights`.
         x: [samples, length, hidden].
         rotary: whether positions turn queries and keys.
         core_again: whether the backward computes scores again instead of keeping them.
-        grid: of the devices that share the work; its context ranks split the tokens of a sample.
+        grid: the grid of the devices that share the work; its context ranks split the tokens of a sample.
         held: how ranks hold the matrices.
     """
     ranks = 1 if grid is None else grid.size(grid.tensor)

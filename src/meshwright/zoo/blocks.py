@@ -29,7 +29,7 @@ class WholeTensors:
         Args:
             x: the stream.
             matrices: [width, ...].
-            ranks: that split the first axis behind the width, each into whole parts or all alike.
+            ranks: the number of ranks that split the first axis behind the width, each into whole parts or all alike.
         """
         if len(matrices) > 1 and _units(matrices) % ranks == 0:
             return list(_joint_products(x, matrices))
@@ -104,7 +104,7 @@ class Blocked(WholeTensors):
 
         Args:
             table: the rank's rows and columns.
-            tokens: of all ranks that share the rows.
+            tokens: the tokens of all ranks that share the rows.
         """
         names = self.blocks.table
         axes, count = self.axes(names), table.shape[0]

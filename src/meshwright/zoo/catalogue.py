@@ -35,9 +35,9 @@ def spec_named(
 
     Args:
         text: one of `NAMES`, or as `library.models.resolve` takes it.
-        layers: of the model that runs.
-        hidden: likewise.
-        vocab: likewise.
+        layers: the number of layers of the model that runs.
+        hidden: the hidden size of the model that runs.
+        vocab: the vocabulary of the model that runs.
 
     Raises:
         InputError: sizes that cannot be, or a model too large to run here.
@@ -92,13 +92,13 @@ def model_of(
     """A model that can be trained.
 
     Args:
-        spec: of a decoder; None makes the perceptron.
+        spec: the spec of a decoder; None makes the perceptron.
         seq_len: tokens of a sample.
-        layers: of the perceptron.
-        hidden: of the perceptron.
+        layers: the number of layers of the perceptron.
+        hidden: the hidden size of the perceptron.
         compute: format of products; None for the weights'.
         recompute: runs of layers, as `Decoder.recompute`.
-        grid: of the devices that share its work; the perceptron needs none.
+        grid: the grid of the devices that share its work; the perceptron needs none.
         experts: how tokens and experts meet on them; None for one exchange.
 
     Raises:

@@ -23,7 +23,7 @@ def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     """Rows and columns of an array as one matrix: the split of its axes with the fewest of both; (1, n) for a vector.
 
     Args:
-        shape: of the array.
+        shape: the shape of the array.
     """
     if len(shape) < 2:
         return 1, prod(shape)
@@ -35,9 +35,9 @@ def low_rank(matrix: jax.Array, axis: str, *, rank: int, key: jax.Array) -> Exch
 
     Args:
         matrix: [rows, columns], gradient and error.
-        axis: of the ranks.
-        rank: of the sum.
-        key: of the directions.
+        axis: the axis of the ranks.
+        rank: the rank of the sum.
+        key: the key of the directions.
     """
     rows, columns = matrix.shape
     if min(rows, columns) == 1 or rank * (rows + columns) >= rows * columns:
@@ -53,8 +53,8 @@ def largest(matrix: jax.Array, axis: str, *, percent: int, key: jax.Array) -> Ex
 
     Args:
         matrix: [rows, columns], gradient and error.
-        axis: of the ranks.
-        percent: of the elements.
+        axis: the axis of the ranks.
+        percent: the percent of the elements.
         key: not needed.
     """
     del key
@@ -72,8 +72,8 @@ def signs(matrix: jax.Array, error: jax.Array, axis: str) -> tuple[jax.Array, ja
 
     Args:
         matrix: [rows, columns], momentum and error.
-        error: of the part that this rank has added up so far, [elements / ranks, rounded up to whole bytes].
-        axis: of the ranks.
+        error: the error of the part that this rank has added up so far, [elements / ranks, rounded up to whole bytes].
+        axis: the axis of the ranks.
 
     Returns:
         The mean over ranks, the error that this rank left out of what it sent, and that of what it added up.
@@ -100,8 +100,8 @@ def sign_bytes(elements: int, ranks: int) -> int:
     """Elements of the part that a rank adds up, in whole bytes of signs.
 
     Args:
-        elements: of a tensor.
-        ranks: that share them.
+        elements: the number of elements of a tensor.
+        ranks: the number of ranks that share them.
     """
     return -(-elements // (8 * ranks)) * 8
 
@@ -124,12 +124,12 @@ def mean_gradients(name: str, setting: int, gradients: Any, errors: Any, axis: s
     """Means over ranks of compressed gradients, and the errors left on this rank.
 
     Args:
-        name: of the compression.
+        name: the name of the compression.
         setting: the number behind it.
-        gradients: of this rank.
+        gradients: the gradients of this rank.
         errors: left so far.
-        axis: of the ranks.
-        key: of the step's random directions, the same on all ranks.
+        axis: the axis of the ranks.
+        key: the key of the step's random directions, the same on all ranks.
     """
     leaves, tree = jax.tree.flatten(gradients)
     kept = []

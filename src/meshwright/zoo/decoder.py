@@ -85,7 +85,7 @@ class Decoder:
         """Weights; outputs of layers are scaled by 1 / sqrt(2 layers), as GPT-2's are.
 
         Args:
-            key: of the random numbers.
+            key: the key of the random numbers.
         """
         spec = self.spec
         tokens, positions, projection, *layers = jax.random.split(key, 3 + spec.num_layers)
@@ -107,9 +107,9 @@ class Decoder:
         """Cross entropy of the next token, and a little of the routers' imbalance.
 
         Args:
-            weights: of `init`.
+            weights: the weights of `init`.
             batch: tokens [samples, length + 1] and the samples' numbers.
-            key: of the step's dropout.
+            key: the key of the step's dropout.
         """
         keys, tokens = sample_keys(key, batch["sample"]), batch["tokens"]
         if on_blocks := OnBlocks.of(self.grid):
@@ -126,9 +126,9 @@ class Decoder:
         """What may follow every token, and the imbalance of the routers.
 
         Args:
-            weights: of `init`.
+            weights: the weights of `init`.
             tokens: [samples, length].
-            keys: of dropout, one per sample.
+            keys: the keys of dropout, one per sample.
         """
         weights = cast(weights, self.compute)
         x, balance = self._stream(weights, tokens, keys)
@@ -167,10 +167,10 @@ class Decoder:
         """What a layer makes of the stream, in a model whose layers are alike and dense.
 
         Args:
-            number: of the layer, from 0.
+            number: the number of the layer, from 0.
             weights: its own.
             x: the stream.
-            keys: of dropout, one per sample.
+            keys: the keys of dropout, one per sample.
         """
         return self._layer(number, next(iter(self.spec.layers())), weights, x, keys, again=())[0]
 
@@ -189,9 +189,9 @@ class Decoder:
         """Experts of every token on every layer that has some: [layers, samples, length, top-k].
 
         Args:
-            weights: of `init`.
+            weights: the weights of `init`.
             tokens: [samples, length].
-            keys: of dropout, one per sample.
+            keys: the keys of dropout, one per sample.
         """
         weights = cast(weights, self.compute)
         x = self._embedded(weights["embedding"], tokens)
@@ -205,8 +205,8 @@ class Decoder:
 
         Args:
             step: counted from 0.
-            samples: in the batch.
-            seed: of the data.
+            samples: the number of samples in the batch.
+            seed: the seed of the data.
         """
         rng = np.random.default_rng((seed, step))
         vocab = self.spec.vocab

@@ -34,7 +34,7 @@ class TokenExchange:
         """Set up the exchange for the axes of a grid.
 
         Args:
-            grid: of the devices.
+            grid: the grid of the devices.
             how: tokens and experts meet.
         """
         # Ranks that do not split samples split the seats of a sample.
@@ -91,7 +91,7 @@ def through_experts(
     """Every expert's MLP on its own tokens.
 
     Args:
-        grid: of the devices; None for one device.
+        grid: the grid of the devices; None for one device.
         weights: up, down and gate of all experts [experts, ...], and their biases.
         x: [experts, samples, seats, hidden].
         how: tokens and experts meet, as plans state it.
@@ -142,7 +142,7 @@ def without_duplicates(
     A rank has room at every expert for all of its part.
 
     Args:
-        grid: of the devices.
+        grid: the grid of the devices.
         weights: up, down and gate of all experts [experts, ...], and their biases.
         x: [samples, length, hidden].
         visits: 1 where a token visits an expert, 0 elsewhere [samples, length, experts].

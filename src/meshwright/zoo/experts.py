@@ -37,8 +37,8 @@ def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> W
     Args:
         spec: experts and their width.
         hidden: width of the stream.
-        key: of the random numbers.
-        scale: of the matrices down.
+        key: the key of the random numbers.
+        scale: the scale of the matrices down.
     """
     router, up, gate, down, shared, mixed = jax.random.split(key, 6)
     wide, narrow = (spec.experts, hidden, spec.ffn_hidden), (spec.experts, spec.ffn_hidden, hidden)
@@ -80,13 +80,13 @@ def experts(
 
     Args:
         spec: experts, top-k.
-        weights: of `expert_weights`.
+        weights: the weights of `expert_weights`.
         x: [samples, length, hidden].
         capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
-        grid: of the devices that share the work; tokens then go to the devices of their experts and back.
-        how: they get there, as plans state it; where it places experts, weights are in the order of `slots`.
-        gate: which experts take which tokens.
-        keys: of the samples' random numbers, for `gshard`.
+        grid: the grid of the devices that share the work; tokens then go to the devices of their experts and back.
+        how: the way they get there, as plans state it; where it places experts, weights are in the order of `slots`.
+        gate: the gate: which experts take which tokens.
+        keys: the keys of the samples' random numbers, for `gshard`.
 
     Returns:
         The values, and the mean over samples of experts x sum(share of tokens x mean router probability), 1 when
@@ -133,7 +133,7 @@ def routed(spec: MoeMlp, weights: Weights, x: jax.Array) -> jax.Array:
 
     Args:
         spec: experts, top-k.
-        weights: of `expert_weights`.
+        weights: the weights of `expert_weights`.
         x: [samples, length, hidden].
     """
     return _chosen(spec, _shares(weights, x))[1]

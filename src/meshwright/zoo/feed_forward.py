@@ -18,8 +18,8 @@ def mlp_weights(spec: DenseMlp, hidden: int, key: jax.Array, scale: float) -> We
     Args:
         spec: width, gate, biases.
         hidden: width of the stream.
-        key: of the random numbers.
-        scale: of the matrix down.
+        key: the key of the random numbers.
+        scale: the scale of the matrix down.
     """
     up, gate, down = jax.random.split(key, 3)
     weights = {
@@ -37,7 +37,7 @@ def mlp(weights: Weights, x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array
     """down(gelu(up x)), or down(silu(gate x) * up x) (Shazeer 2020, GLU variants).
 
     Args:
-        weights: of `mlp_weights`.
+        weights: the weights of `mlp_weights`.
         x: [..., hidden].
         held: how ranks hold the matrices.
     """
@@ -54,9 +54,9 @@ def biased(weights: Weights, name: str, made: jax.Array) -> jax.Array:
     """A product with its bias, where there is one.
 
     Args:
-        weights: of a part of a layer.
-        name: of the matrix.
-        made: by it.
+        weights: the weights of a part of a layer.
+        name: the name of the matrix.
+        made: what it made.
     """
     bias = weights.get(f"{name}_bias")
     return made if bias is None else made + bias

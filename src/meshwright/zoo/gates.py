@@ -26,7 +26,7 @@ def routes(
         shares: probabilities of the router [samples, length, experts].
         chosen: probabilities and experts of each token [samples, length, k].
         room: tokens of a sample that an expert takes.
-        keys: of the samples' random numbers, for `gshard`.
+        keys: the keys of the samples' random numbers, for `gshard`.
 
     Source: Lepikhin et al. 2020 (GShard), algorithm 1; Fedus et al. 2021 (Switch Transformers), equation 2; Zhou et al.
         2022 (Expert Choice, arXiv 2202.09368), section 3.2.

@@ -140,11 +140,11 @@ def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, 
     """A small model of one kind of layer, read from shapes: no weight is made.
 
     Args:
-        model: whose embedding, head and widths it has.
-        kind: of its layers.
+        model: the model whose embedding, head and widths it has.
+        kind: the kind of its layers.
         seq_len: tokens of a sample.
         compute: format of products.
-        samples: of the micro-batch.
+        samples: the number of samples of the micro-batch.
 
     Raises:
         UnsupportedError: the layers cannot be written in plain JAX here, with every reason.

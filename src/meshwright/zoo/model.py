@@ -24,7 +24,7 @@ class Model(Protocol):
         """Weights before the first step.
 
         Args:
-            key: of the random numbers.
+            key: the key of the random numbers.
         """
         ...
 
@@ -32,9 +32,9 @@ class Model(Protocol):
         """Mean over the samples of a batch.
 
         Args:
-            weights: of `init`.
-            batch: of `batch`.
-            key: of the step's random numbers.
+            weights: the weights of `init`.
+            batch: the batch of `batch`.
+            key: the key of the step's random numbers.
         """
         ...
 
@@ -43,7 +43,7 @@ class Model(Protocol):
 
         Args:
             step: counted from 0.
-            samples: in the batch.
-            seed: of the data.
+            samples: the number of samples in the batch.
+            seed: the seed of the data.
         """
         ...

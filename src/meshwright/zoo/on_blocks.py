@@ -27,7 +27,7 @@ class OnBlocks:
         """The parts of a grid whose tensor ranks hold blocks; None of others.
 
         Args:
-            grid: of the devices.
+            grid: the grid of the devices.
         """
         return None if grid is None or grid.blocks is None else cls(grid=grid, blocks=grid.blocks)
 
@@ -35,8 +35,8 @@ class OnBlocks:
         """The stream of tokens; those of all ranks that share the table's rows go to each of these.
 
         Args:
-            part: of weights, tokens and what is held.
-            weights: of the embedding.
+            part: the part of weights, tokens and what is held.
+            weights: the weights of the embedding.
             tokens: [samples, length].
         """
         stream = self.blocks.stream
@@ -47,8 +47,8 @@ class OnBlocks:
         """The stream behind a layer.
 
         Args:
-            part: of weights, the stream, keys of dropout and what is held.
-            weights: of the layer.
+            part: the part of weights, the stream, keys of dropout and what is held.
+            weights: the weights of the layer.
             x: [samples, length, hidden].
             keys: one per sample.
         """
@@ -60,8 +60,8 @@ class OnBlocks:
         """The loss of every token [samples, length].
 
         Args:
-            part: of weights, the stream, the wanted tokens and what is held.
-            weights: of embedding and head.
+            part: the part of weights, the stream, the wanted tokens and what is held.
+            weights: the weights of embedding and head.
             x: [samples, length, hidden].
             wanted: [samples, length].
         """

@@ -17,8 +17,8 @@ def drawn(key: jax.Array, shape: tuple[int, ...], inputs: int, scale: float = 1.
     """A matrix whose products keep the variance of what they multiply: N(0, scale^2 / inputs).
 
     Args:
-        key: of its random numbers.
-        shape: of the matrix.
+        key: the key of its random numbers.
+        shape: the shape of the matrix.
         inputs: terms of each sum.
         scale: less than 1 for what is added to a residual stream of many layers.
     """
@@ -30,7 +30,7 @@ def norm_weights(kind: str, width: int) -> dict[str, jax.Array]:
 
     Args:
         kind: "rmsnorm" or "layernorm".
-        width: of the stream.
+        width: the width of the stream.
     """
     weights = {"scale": jnp.ones(width)}
     return weights | {"shift": jnp.zeros(width)} if kind == "layernorm" else weights
@@ -40,7 +40,7 @@ def norm(weights: dict[str, jax.Array], x: jax.Array, held: WholeTensors = WHOLE
     """RMSNorm, or LayerNorm where there is a shift: both over the last axis, in at least float32.
 
     Args:
-        weights: of `norm_weights`.
+        weights: the weights of `norm_weights`.
         x: any values.
         held: how ranks hold the stream.
     """
@@ -55,7 +55,7 @@ def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
     """A key for each sample, by its number in the data: masks do not depend on how a batch is split.
 
     Args:
-        key: of the step.
+        key: the key of the step.
         samples: their numbers.
     """
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, samples)
@@ -68,8 +68,8 @@ def dropout(
 
     Args:
         keys: one per sample.
-        place: of this dropout in the model.
-        rate: of what is dropped; 0 returns the values.
+        place: the place of this dropout in the model.
+        rate: the rate of what is dropped; 0 returns the values.
         x: one row per sample.
         held: how ranks hold the stream; each draws the whole of a sample's, so that they agree.
     """
@@ -85,6 +85,6 @@ def cast(weights: Any, dtype: Any) -> Any:
 
     Args:
         weights: tree of arrays.
-        dtype: of the products; None keeps them.
+        dtype: the number format of the products; None keeps them.
     """
     return weights if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), weights)

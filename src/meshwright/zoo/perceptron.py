@@ -27,7 +27,7 @@ class Perceptron:
         """A square matrix and a bias per layer.
 
         Args:
-            key: of the random numbers.
+            key: the key of the random numbers.
         """
         keys = jax.random.split(key, self.num_layers)
         return [
@@ -39,7 +39,7 @@ class Perceptron:
         """Mean squared error.
 
         Args:
-            weights: of `init`.
+            weights: the weights of `init`.
             batch: vectors and what is wanted of them.
             key: not needed.
         """
@@ -54,8 +54,8 @@ class Perceptron:
 
         Args:
             step: counted from 0.
-            samples: in the batch.
-            seed: of the data.
+            samples: the number of samples in the batch.
+            seed: the seed of the data.
         """
         teacher = np.random.default_rng(seed).standard_normal((self.hidden, self.hidden)) / self.hidden**0.5
         x = np.random.default_rng((seed, step)).standard_normal((samples, self.hidden))

@@ -21,8 +21,8 @@ def padded(elements: int, ranks: int) -> int:
     """Elements of a rank's part of a tensor, in whole blocks and bytes.
 
     Args:
-        elements: of the tensor.
-        ranks: that share it.
+        elements: the number of elements of the tensor.
+        ranks: the number of ranks that share it.
     """
     part = -(-elements // ranks)
     return -(-part // BLOCK) * BLOCK if part > BLOCK else part + part % 2
@@ -49,8 +49,8 @@ def restored(sent: Quantised, dtype: str, like: jax.Array) -> jax.Array:
     """Values of numbers and scales.
 
     Args:
-        sent: of `quantised`.
-        dtype: likewise.
+        sent: what `quantised` sent.
+        dtype: the number format of what was quantised.
         like: has the format of the values.
     """
     numbers, scale = sent

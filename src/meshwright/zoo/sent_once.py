@@ -40,12 +40,12 @@ def sent_once(
     """What the experts make of tokens.
 
     Args:
-        grid: of the devices.
+        grid: the grid of the devices.
         weights: up, down and gate of all experts [experts, ...], and their biases.
         x: [samples, length, hidden].
         visits: 1 where a token visits an expert, 0 elsewhere [samples, length, experts].
         shares: weights of their results [samples, length, experts].
-        mlps: of every expert.
+        mlps: the MLPs of every expert.
         hot: experts whose weights are copied to every rank; None for none.
         everywhere: every rank gathers all tokens, and sums of what it makes of them are scattered.
     """
@@ -127,9 +127,9 @@ def _handed_on(
     Args:
         x: [samples, length, hidden].
         visits: [samples, length, experts] of these ranks.
-        shares: likewise.
+        shares: [samples, length, experts], the shares of these ranks.
         at: axis of the rows along which those of other ranks come.
-        axis: of the mesh.
+        axis: the axis of the mesh.
         ranks: along it.
     """
     blocks = [jnp.stack(jnp.split(values, ranks, axis=-1)) for values in (visits, shares)]

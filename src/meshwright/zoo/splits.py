@@ -44,8 +44,8 @@ def split_axes(path: str) -> Mapping[int, Ranks]:
     """Axes of a value of the state that ranks split; its moments are split alike.
 
     Args:
-        path: as `0.weights.layers.3.mlp.up`; layers of the perceptron have a number in place of a name, and take
-            columns and rows in turn.
+        path: the path as `0.weights.layers.3.mlp.up`; layers of the perceptron have a number in place of a name, and
+            take columns and rows in turn.
     """
     *_, owner, name = ("", *path.split("."))
     if not owner.isdigit() or name not in ("weight", "bias"):
@@ -60,7 +60,7 @@ def expert_axes(name: str) -> Mapping[int, Ranks]:
     """Axes that ranks split of a weight of a layer's experts.
 
     Args:
-        name: of the weight.
+        name: the name of the weight.
     """
     return AXES.get(("experts", name), {})
 
@@ -84,8 +84,8 @@ def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
     """Axes of the grid along each axis of a value of the state, where products are written block by block.
 
     Args:
-        grid: with blocks.
-        path: as `split_axes` takes it.
+        grid: the grid with blocks.
+        path: the path as `split_axes` takes it.
     """
     *_, owner, name = ("", *path.split("."))
     assert grid.blocks is not None

@@ -16,7 +16,7 @@ def check_supported(spec: ModelSpec, seq_len: int) -> None:
     """Check that a decoder can be built from a model.
 
     Args:
-        spec: of the model.
+        spec: the spec of the model.
         seq_len: tokens of a sample.
 
     Raises:

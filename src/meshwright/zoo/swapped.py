@@ -23,7 +23,7 @@ def swapped(layer: Layer) -> Layer:
     """A layer, or several, whose kept activations wait in the host's memory.
 
     Args:
-        layer: of weights, the stream and keys; what it keeps itself, recomputation included, is what leaves.
+        layer: the layer of weights, the stream and keys; what it keeps itself, recomputation included, is what leaves.
 
     Returns:
         The same function with another backward.

@@ -55,7 +55,7 @@ def scaled_model(
     """A model of the same kind with other sizes; heads and widths follow the hidden size.
 
     Args:
-        spec: of the model.
+        spec: the spec of the model.
         layers: transformer layers, the first of the model's.
         hidden: width of the stream: head counts shrink in its proportion, head widths where heads run out.
         vocab: tokens.

@@ -32,7 +32,7 @@ class Adam:
         """Moments before the first step.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         return {"mean": jax.tree.map(jnp.zeros_like, weights), "square": jax.tree.map(jnp.zeros_like, weights)}
 
@@ -40,9 +40,9 @@ class Adam:
         """Weights and moments after a step.
 
         Args:
-            weights: before it.
-            moments: before it.
-            gradients: of the loss.
+            weights: the weights before it.
+            moments: the moments before it.
+            gradients: the gradients of the loss.
             step: counted from 0.
         """
         if self.clip is not None:
@@ -86,7 +86,7 @@ class LossScaling:
         """Scale and finite steps after a step.
 
         Args:
-            before: likewise.
+            before: the state before the step.
             finite: whether all gradients of the step were.
         """
         row = jnp.where(finite, before["finite"] + 1, 0)
@@ -99,8 +99,8 @@ def first_weights(model: Model, seed: int) -> Any:
     """Weights before the first step; equal models are compiled once.
 
     Args:
-        model: whose weights.
-        seed: of them.
+        model: the model with these weights.
+        seed: the seed of them.
     """
     return _drawn(model, jax.random.key(seed))
 
@@ -114,10 +114,10 @@ def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossSca
     """Weights, moments and the number of steps so far.
 
     Args:
-        model: whose weights.
-        optimizer: whose moments.
-        seed: of the weights.
-        scaling: of the loss; None for none.
+        model: the model with these weights.
+        optimizer: the optimizer with these moments.
+        seed: the seed of the weights.
+        scaling: the scaling of the loss; None for none.
     """
     weights = first_weights(model, seed)
     state = {"weights": weights, "moments": optimizer.init(weights), "step": jnp.zeros((), jnp.int32)}
@@ -128,8 +128,8 @@ def scaled_loss(model: Model, scaling: LossScaling | None) -> Callable[[Any, Any
     """The loss of weights, a batch, and `of_step` of the state.
 
     Args:
-        model: whose.
-        scaling: of the loss; None for none.
+        model: the model that it belongs to.
+        scaling: the scaling of the loss; None for none.
     """
     if scaling is None:
         return model.loss
@@ -140,8 +140,8 @@ def of_step(state: State, seed: int) -> Any:
     """What a loss takes besides weights and samples: the key of dropout, and the scale where there is one.
 
     Args:
-        state: before the step.
-        seed: of dropout.
+        state: the state before the step.
+        seed: the seed of dropout.
     """
     key = jax.random.fold_in(jax.random.key(seed), state["step"])
     return (key, state["scaling"]["scale"]) if "scaling" in state else key
@@ -153,11 +153,11 @@ def updated(
     """The next state, the loss and its gradients, neither of them scaled.
 
     Args:
-        optimizer: that moves the weights.
-        scaling: of the loss; None for none.
-        state: before the step.
+        optimizer: the optimizer that moves the weights.
+        scaling: the scaling of the loss; None for none.
+        state: the state before the step.
         value: the loss, scaled.
-        gradients: likewise.
+        gradients: the gradients, scaled.
     """
     held, step = (state["weights"], state["moments"]), state["step"]
     if scaling is None:
@@ -189,10 +189,10 @@ def train_step(
 
     Args:
         model: trained.
-        optimizer: that moves it.
-        seed: of dropout.
+        optimizer: the optimizer that moves it.
+        seed: the seed of dropout.
         gradients_too: whether it returns the gradients as well, before they are clipped.
-        scaling: of the loss, whose state is in the step's; None for none.
+        scaling: the scaling of the loss, whose state is in the step's; None for none.
     """
     loss = scaled_loss(model, scaling)
 

@@ -119,7 +119,7 @@ def marked_ends(body: Body) -> tuple[int, ...]:
     """Position behind the last spine equation of each layer that ends by hand (`layer_boundary`); none for none.
 
     Args:
-        body: of a loss.
+        body: the body of a loss.
     """
     marks = [place for place, eqn in enumerate(body.spine) if eqn.primitive is boundary_p]
     ends = [place + 1 for place in marks if place + 1 < len(body.spine) and place + 1 not in marks]
@@ -132,7 +132,7 @@ def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[CutStage, 
     What a later stage reads is passed on from stage to stage, so that only neighbours speak.
 
     Args:
-        body: of the loss.
+        body: the body of the loss.
         wrt: positions of differentiated operands.
         ends: position behind the last spine equation of each stage; the last one is the number of equations.
     """

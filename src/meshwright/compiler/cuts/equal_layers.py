@@ -55,7 +55,7 @@ def layer_parts(closed: core.ClosedJaxpr, forms: ProgramForms) -> tuple[CalledEq
 
     Args:
         closed: the program.
-        forms: of all programs whose parts may be equal.
+        forms: the forms of all programs whose parts may be equal.
     """
     jaxpr = closed.jaxpr
     if len(jaxpr.eqns) < LEAST_LAYERS or sum(map(_size, jaxpr.eqns)) < LEAST_EQNS:
@@ -160,7 +160,7 @@ class ProgramForms:
         """Equations and what is returned, with numbers in place of variables.
 
         Args:
-            eqns: in order.
+            eqns: the equations in order.
             outputs: atoms.
             places: numbers of what is given; grows.
         """

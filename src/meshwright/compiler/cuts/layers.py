@@ -21,7 +21,7 @@ def crossing_bytes(body: Body) -> Float[np.ndarray, " cuts"]:
     """Bytes alive across each place between spine equations: made before it and read behind it.
 
     Args:
-        body: of a loss.
+        body: the body of a loss.
     """
     count = len(body.spine)
     made = {var: k for k, eqn in enumerate(body.spine) for var in eqn.outvars if not is_dropped(var)}
@@ -44,9 +44,9 @@ def layer_ends(body: Body, layers: int, shares: Sequence[float] | None = None) -
     total; by dynamic programming over the cuts.
 
     Args:
-        body: of a loss.
+        body: the body of a loss.
         layers: how many.
-        shares: of the work, one per layer; equal without it.
+        shares: the shares of the work, one per layer; equal without it.
 
     Raises:
         InputError: fewer equations than layers.

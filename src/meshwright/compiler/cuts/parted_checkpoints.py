@@ -30,8 +30,8 @@ def checkpoints_parted(step: TracedStep, stages: int) -> TracedStep:
     """A step whose checkpoints hold at most a stage each.
 
     Args:
-        step: as it was traced.
-        stages: into which its loss is cut.
+        step: the step as it was traced.
+        stages: the number of stages into which its loss is cut.
     """
     if stages < 2:
         return step
@@ -104,12 +104,12 @@ def _parted(
 
     Args:
         flat: the loss with its checkpoint opened.
-        checkpoint: that is parted.
-        eqns: in it.
+        checkpoint: the checkpoint that is parted.
+        eqns: the equations in it.
         stage_of: stage of its equations.
         light: equations that each part repeats which reads them.
-        loops: over layers.
-        read: behind the checkpoint.
+        loops: the loops over layers.
+        read: the variables read behind the checkpoint.
     """
     if eqns == [checkpoint]:
         return [checkpoint]

@@ -137,7 +137,7 @@ def parted_along(step: TracedStep, inputs: Mapping[int, Bounds]) -> TracedStep:
     """The step with some inputs in parts, and its loops over rows of these in the same parts.
 
     Args:
-        step: whose loss takes its inputs as they are.
+        step: the step whose loss takes its inputs as they are.
         inputs: partition of each that is split.
     """
     place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
@@ -159,8 +159,8 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
     """The step with another way to write its loss, and all state that belongs to stacks of the loss in the same parts.
 
     Args:
-        step: whose inputs are stacked.
-        loss: of the step, in parts.
+        step: the step whose inputs are stacked.
+        loss: the loss of the step, in parts.
     """
     samples = {*(step.jaxpr.invars[place] for place in step.batch), *step.wholes}
     known = {
@@ -290,7 +290,7 @@ def recomputed_layers(program: core.ClosedJaxpr) -> Callable[..., Any]:
     """A layer whose forward runs again in its backward; of a loop over layers every round for itself.
 
     Args:
-        program: of a layer, or of several in one loop.
+        program: the program of a layer, or of several in one loop.
     """
     loops = [eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "scan" and is_heavy(eqn)]
     if not loops:

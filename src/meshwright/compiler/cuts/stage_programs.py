@@ -45,7 +45,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
     Args:
         stage: what to differentiate.
         last: whether the loss itself is among its results.
-        axes: of the mesh whose names its program uses, and devices along them.
+        axes: the axes of the mesh whose names its program uses, and devices along them.
     """
     jaxpr = stage.program.jaxpr
     parameters = len(stage.parameters)
@@ -145,7 +145,7 @@ def split_backward(programs: StageJaxprs) -> SplitBackward:
     """Equations that the input gradients need, and the rest.
 
     Args:
-        programs: of a stage.
+        programs: the programs of a stage.
     """
     closed = programs.backward
     jaxpr = closed.jaxpr

@@ -30,7 +30,7 @@ def staged(step: TracedStep, ends: Callable[[Body], Sequence[int]], layers: Sequ
     """Cut the loss of a step.
 
     Args:
-        step: as it was traced.
+        step: the step as it was traced.
         ends: position behind the last spine equation of each stage, of the loss seen layer by layer.
         layers: the same of each layer; every stage is one layer without it.
     """

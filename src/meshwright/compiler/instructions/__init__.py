@@ -57,7 +57,7 @@ class Instruction:
         """Meshes that it sends to.
 
         Args:
-            mesh: in whose list it stands.
+            mesh: the mesh in whose list it stands.
         """
         if self.op is Op.SEND and self.peer is not None:
             return (self.peer,)
@@ -69,7 +69,7 @@ class Instruction:
         """Meshes whose messages it waits for.
 
         Args:
-            mesh: in whose list it stands.
+            mesh: the mesh in whose list it stands.
         """
         if self.op is Op.RECV and self.peer is not None:
             return (self.peer,)

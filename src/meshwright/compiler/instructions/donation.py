@@ -24,9 +24,9 @@ def with_donations(
     same memory: not what was sent or received, and not what an executable hands through.
 
     Args:
-        lists: with FREE behind the last use of each buffer.
-        executables: that they run.
-        buffers: of the program.
+        lists: the instruction lists, with FREE behind the last use of each buffer.
+        executables: the executables that they run.
+        buffers: the buffers of the program.
         feeds: inputs of the step.
         given: inputs that the caller gives away.
     """

@@ -67,7 +67,7 @@ class Listing:
         """Read lists.
 
         Args:
-            data: as `to_dict` gives it.
+            data: the data as `to_dict` gives it.
 
         Raises:
             InputError: they are no such lists.
@@ -97,7 +97,7 @@ class Listing:
         """Read lists from a file.
 
         Args:
-            path: that `compiled.save` wrote.
+            path: the path that `compiled.save` wrote.
 
         Raises:
             InputError: there is no such file, or it holds no lists.
@@ -149,7 +149,7 @@ def saved(program: StepProgram, plan: str | None = None) -> str:
 
     Args:
         program: compiled.
-        plan: as JSON.
+        plan: the plan as JSON.
     """
     whole: dict[str, Any] = {} if plan is None else json.loads(plan)
     return json.dumps({**whole, "program": Listing.of(program).to_dict()})

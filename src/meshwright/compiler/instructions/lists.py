@@ -35,7 +35,7 @@ class ListBuilder:
         """A buffer for a value; a value made again under the same key takes its place.
 
         Args:
-            mesh: that holds it.
+            mesh: the mesh that holds it.
             key: its name there.
             aval: shape and type.
             spec: how the mesh shards it; None leaves it to the compiler.
@@ -50,7 +50,7 @@ class ListBuilder:
         """The buffer of a value.
 
         Args:
-            mesh: that holds it.
+            mesh: the mesh that holds it.
             key: its name there.
         """
         return self.ids[mesh, key]
@@ -59,8 +59,8 @@ class ListBuilder:
         """Add RUN; of an executable that is called layer by layer, one for each part.
 
         Args:
-            mesh: that runs it.
-            name: of the executable.
+            mesh: the mesh that runs it.
+            name: the name of the executable.
             label: what users read.
             reads: buffers of its operands.
             writes: buffers of its results.
@@ -157,7 +157,7 @@ def with_frees(instructions: Sequence[Instruction], kept: set[int | None]) -> li
     """The list with a FREE behind the last use of each buffer, found from its end.
 
     Args:
-        instructions: of one mesh.
+        instructions: the instructions of one mesh.
         kept: buffers that the step returns.
     """
     seen: set[int | None] = set(kept)

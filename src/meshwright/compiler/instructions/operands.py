@@ -41,12 +41,12 @@ class Operands:
         """No operand is anywhere yet.
 
         Args:
-            step: whose operands.
-            lists: to which the making of operands is added.
-            shardings: of values, by mesh.
-            devices: of each mesh.
+            step: the step with these operands.
+            lists: the instruction lists to which the making of operands is added.
+            shardings: the shardings of values, by mesh.
+            devices: the devices of each mesh.
             samples: first sample and number of samples of each micro-batch, where they are not equal parts.
-            prefix: of the names of what makes operands, where several traces of a step write the same lists.
+            prefix: the prefix of the names of what makes operands, where several traces of a step write the same lists.
         """
         self.samples, self.prefix = samples, prefix
         self.step, self.out, self.shardings, self.devices = step, lists, shardings, devices
@@ -72,7 +72,7 @@ class Operands:
         """Buffer of an operand of the loss.
 
         Args:
-            mesh: that reads it.
+            mesh: the mesh that reads it.
             operand: its position.
             unit: micro-batch.
             role: what it is for.
@@ -99,7 +99,7 @@ class Operands:
         """Buffer of a value of the step that exists before the loss: fed, constant, or made from such.
 
         Args:
-            mesh: that reads it.
+            mesh: the mesh that reads it.
             atom: variable or literal of the step.
             unit: micro-batch; None in the update, which is done once.
             role: what it is for.

@@ -30,7 +30,7 @@ class PartedPrograms:
         """Nothing is declared.
 
         Args:
-            executables: by name; grows.
+            executables: the executables by name; grows.
         """
         self.executables = executables
         self.calls: dict[str, tuple[PartCall, ...]] = {}
@@ -50,12 +50,12 @@ class PartedPrograms:
         """An executable for the mesh.
 
         Args:
-            layout: of the mesh.
-            name: of the executable.
+            layout: the layout of the mesh.
+            name: the name of the executable.
             closed: what it computes.
             reads: what it is given.
             writes: what it returns.
-            sums: of its results, those at the end that it adds to as many more operands.
+            sums: the number of sums of its results, those at the end that it adds to as many more operands.
         """
         parts = layer_parts(closed, self._forms)
         if not parts:
@@ -67,9 +67,9 @@ class PartedPrograms:
         """The executable of a part; one that is known, or the next of its name.
 
         Args:
-            name: of the whole executable.
+            name: the name of the whole executable.
             form: equal for parts that compute the same.
-            layout: of the mesh.
+            layout: the layout of the mesh.
             part: what it computes.
         """
         key = type(layout).__name__, form, tuple(part.reads), tuple(part.writes), part.sums

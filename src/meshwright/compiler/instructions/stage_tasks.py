@@ -40,10 +40,10 @@ class StageTasks:
         Args:
             step: what is run.
             programs: forward and backward programs of its stages, in order.
-            table: with communication.
-            lists: to which the tasks are added.
-            operands: of the loss.
-            layouts: of values, by mesh.
+            table: the table with communication.
+            lists: the instruction lists to which the tasks are added.
+            operands: the operands of the loss.
+            layouts: the layouts of values, by mesh.
             first_mesh: number of the table's first worker among all meshes.
             first_unit: number of its first micro-batch among all.
         """
@@ -164,7 +164,7 @@ class StageTasks:
         """Programs of the stage whose forward the worker of a stage runs too: the next one, the first behind the last.
 
         Args:
-            place: of the stage in its chain.
+            place: the place of the stage in its chain.
         """
         return self.programs[(place + 1) % self.depth]
 

@@ -25,11 +25,12 @@ def creation(
     """The program that makes the state of a step, every value on the mesh that reads it first, sharded as it reads it.
 
     Args:
-        program: of the step; its first inputs are the state.
+        program: the program of the step; its first inputs are the state.
         init: makes the state.
-        arguments: of `init`, arrays or shapes.
+        arguments: the arguments of `init`, arrays or shapes.
         wanted: the state's shapes, as its user sees them.
-        parted: of the state's leaves, the inputs of the step; the leaves themselves without it.
+        parted: the function from the leaves of the state to the inputs of the step; without it the inputs are the
+            leaves.
 
     Raises:
         InputError: `init` makes something else than the step takes.

@@ -25,10 +25,10 @@ class Finish:
         """Nothing is written yet.
 
         Args:
-            step: that is run.
-            programs: of its stages.
-            lists: that are written.
-            layouts: of values, by mesh.
+            step: the step that is run.
+            programs: the programs of its stages.
+            lists: the instruction lists that are written.
+            layouts: the layouts of values, by mesh.
             owner: mesh of each differentiated operand of the loss.
         """
         self.step, self.programs, self.out = step, programs, lists
@@ -95,7 +95,7 @@ class Finish:
         """Put together what the loss returned for each micro-batch, on the first mesh that makes it.
 
         Args:
-            makers: of each result: meshes that make it, and for which micro-batches, in order.
+            makers: the makers of each result: meshes that make it, and for which micro-batches, in order.
         """
         for place, meshes in makers.items():
             home, name = meshes[0][0], f"result{place}"

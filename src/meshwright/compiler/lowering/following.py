@@ -33,8 +33,8 @@ def state_placement(program: StepProgram, place: int) -> StatePlacement:
     """Where a training step leaves an input of its state; what it returns as it came, where it reads it first.
 
     Args:
-        program: of the step.
-        place: of the input.
+        program: the program of the step.
+        place: the place of the input.
     """
     outcome = program.outcomes[place] if place < len(program.outcomes) else None
     buffers = [outcome.buffer] if outcome is not None and outcome.buffer is not None else []
@@ -62,10 +62,10 @@ class FollowedSharding:
         """The sharding of a program's operands as a training step has it.
 
         Args:
-            program: of the step.
-            number: of the mesh.
-            mesh: with its devices.
-            specs: of inputs that are there.
+            program: the program of the step.
+            number: the number of the mesh.
+            mesh: the mesh with its devices.
+            specs: the specs of inputs that are there.
         """
         received = {buffer for one in program.lists[number] if one.op is Op.RECV for buffer in one.writes}
         fed = [feed.buffer for feed in program.feeds if feed.micro_batch is not None]
@@ -80,9 +80,9 @@ class FollowedSharding:
         """How a value is sharded.
 
         Args:
-            role: of the value.
-            var: of the function.
-            devices: of the mesh.
+            role: the role of the value.
+            var: the variable of the function.
+            devices: the number of devices of the mesh.
         """
         if var in self.specs:
             return self.specs[var]
@@ -102,13 +102,13 @@ def followed_places(
     """Which inputs of a training step the arguments of another function are.
 
     Args:
-        arguments: of the function, arrays or shapes.
-        batch_argnums: of them, those that hold samples.
+        arguments: the arguments of the function, arrays or shapes.
+        batch_argnums: the argument numbers of the batch of them, those that hold samples.
         source: the training step.
-        reads: from arguments like those of the step, what the function is given beside batches; without it, each
+        reads: the function from arguments like those of the step to what is given beside batches; without it, each
             argument is the first part of the state of the same structure and shapes, of such parts one that is
             differentiated.
-        name: of the function.
+        name: the name of the function.
 
     Returns:
         Input of the step for each leaf of the arguments that is one.

@@ -28,8 +28,8 @@ def lower_forward(
     Args:
         step: what is run, as `trace_function` reads it.
         followed: its parts, and their meshes.
-        shardings: of values, by mesh.
-        devices: of each mesh.
+        shardings: the shardings of values, by mesh.
+        devices: the devices of each mesh.
     """
     return _Forward(step, followed, shardings, devices).program()
 

@@ -52,11 +52,12 @@ def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates
     """The order of a named schedule.
 
     Args:
-        name: of the schedule, with its settings.
+        name: the name of the schedule, with its settings.
         workers: meshes.
-        micro_batches: of a step.
+        micro_batches: the number of micro-batches of a step.
         chunks: virtual stages per worker; 0 for the fewest that the schedule allows.
-        updates: of the weights in a step, of schedules with several versions; the schedule's own number without it.
+        updates: the number of updates of the weights in a step, of schedules with several versions; the schedule's own
+            number without it.
 
     Raises:
         InputError: the schedule forbids these numbers.
@@ -114,13 +115,13 @@ def lower(
         step: what is run.
         programs: forward and backward programs of its stages, in order.
         table: who runs which of them when; computation, and updates where there are several in a step.
-        shardings: of values, by mesh.
-        devices: of each mesh.
-        layouts: of values of the loss, by mesh.
+        shardings: the shardings of values, by mesh.
+        devices: the devices of each mesh.
+        layouts: the layouts of values of the loss, by mesh.
         inexact: how what the table computes differs from one update with the gradient of the batch; empty if it does
             not.
         given: inputs that the caller gives away.
-        slices: of each stage, where the table runs micro-batches slice by slice.
+        slices: the slices of each stage, where the table runs micro-batches slice by slice.
 
     Raises:
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
@@ -194,8 +195,8 @@ def owners_of(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
     """Mesh of each differentiated operand: that of the first stage that uses it, in the first chain.
 
     Args:
-        step: whose operands.
-        tasks: of its stages.
+        step: the step with these operands.
+        tasks: the tasks of its stages.
     """
     owner: dict[int, int] = {}
     for programs in tasks.programs:
@@ -213,7 +214,7 @@ def check_stages(
 
     Args:
         step: what is run.
-        programs: of its stages, in order.
+        programs: the programs of its stages, in order.
         table: who runs which of them when.
         sliced: whether there are programs for slices of micro-batches.
 

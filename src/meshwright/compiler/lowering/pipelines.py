@@ -72,11 +72,11 @@ def traced_part(
     """The step on a micro-batch of so many samples, its losses weighted so that those of all pipelines add up.
 
     Args:
-        fun: of a state and a batch.
+        fun: the function of a state and a batch.
         arguments: arrays, or shapes of arrays, of the whole batch.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
-        samples: of the micro-batch.
-        micro_batches: of this pipeline.
+        samples: the number of samples of the micro-batch.
+        micro_batches: the number of micro-batches of this pipeline.
         mean: whether the loss is a mean over samples, else a sum.
     """
     step, batch = step_of_samples(fun, arguments, batch_argnums=batch_argnums, samples=samples, mean=mean)
@@ -155,7 +155,7 @@ def cut_part(step: TracedStep, depth: int, first: int) -> tuple[TracedStep, tupl
     """The virtual stages of a pipeline, cut where `layer_boundary` stands.
 
     Args:
-        step: of the pipeline.
+        step: the step of the pipeline.
         depth: virtual stages.
         first: number of the first among those of all pipelines.
 
@@ -184,7 +184,7 @@ def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) ->
     """Write the lists of all pipelines.
 
     Args:
-        parts: of the step; the first one updates.
+        parts: the parts of the step; the first one updates.
         given: inputs that the caller gives away.
 
     Raises:

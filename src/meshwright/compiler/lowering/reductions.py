@@ -46,7 +46,7 @@ def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[
     """The update from one exchange between all meshes to the next.
 
     Args:
-        jaxpr: of the step.
+        jaxpr: the jaxpr of the step.
         after: equations of the update, in order.
         homes: mesh of each gradient, parameter and result of the loss.
     """

@@ -38,7 +38,7 @@ def spread_update(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapp
     """Place the equations of an update.
 
     Args:
-        jaxpr: of the step.
+        jaxpr: the jaxpr of the step.
         after: equations of the update, in order.
         homes: mesh of each gradient, parameter and result of the loss.
     """
@@ -85,7 +85,7 @@ def repeated_eqns(
     """Equations that every mesh runs for itself: small results of small state, such as the learning rate of a count.
 
     Args:
-        jaxpr: of the step.
+        jaxpr: the jaxpr of the step.
         after: equations of the update, in order.
         homes: mesh of each gradient, parameter and result of the loss.
     """

@@ -40,13 +40,13 @@ class Updating:
         """Nothing is written yet.
 
         Args:
-            step: that is run.
-            programs: of its stages.
-            lists: that are written.
-            operands: of the loss and the update.
-            shardings: of values, by mesh.
-            devices: of each mesh.
-            layouts: of values of the loss, by mesh.
+            step: the step that is run.
+            programs: the programs of its stages.
+            lists: the instruction lists that are written.
+            operands: the operands of the loss and the update.
+            shardings: the shardings of values, by mesh.
+            devices: the devices of each mesh.
+            layouts: the layouts of values of the loss, by mesh.
             homes: mesh of other values, where that is decided.
         """
         self.step, self.programs, self.out, self.operands = step, programs, lists, operands
@@ -71,7 +71,7 @@ class Updating:
             copies: mesh of each stage, chain after chain.
 
         Returns:
-            Where each output of the step is.
+            The place of each output of the step.
         """
         made = self._update(owner, copies)
         return [self._outcome(atom, made) for atom in self.step.jaxpr.outvars]
@@ -208,7 +208,7 @@ def is_parameter(step: TracedStep, var: Any) -> bool:
 
     Args:
         step: any.
-        var: of it.
+        var: the variable of it.
     """
     return any(var is step.mark.invars[operand] for operand in step.wrt)
 
@@ -218,9 +218,9 @@ def state_spec(step: TracedStep, var: core.Var, sharding: MeshSharding, devices:
 
     Args:
         step: any.
-        var: of its state.
-        sharding: of the mesh.
-        devices: of the mesh.
+        var: the variable of its state.
+        sharding: the sharding of the mesh.
+        devices: the number of devices of the mesh.
     """
     role = ValueRole.PARAMETER if is_parameter(step, var) else ValueRole.STATE
     return sharding.spec(role, var, devices)

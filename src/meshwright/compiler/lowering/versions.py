@@ -59,15 +59,15 @@ class VersionedUpdates:
         """Find out what every stage updates.
 
         Args:
-            step: that is run.
-            programs: of its stages.
-            meshes: of the stages.
-            lists: that are written.
-            operands: of the loss; learn which inputs get newer versions.
-            shardings: of values, by mesh.
-            devices: of each mesh.
-            layouts: of values, by mesh.
-            micro_batches: whose gradients are added up for an update.
+            step: the step that is run.
+            programs: the programs of its stages.
+            meshes: the meshes of the stages.
+            lists: the instruction lists that are written.
+            operands: the operands of the loss; learn which inputs get newer versions.
+            shardings: the shardings of values, by mesh.
+            devices: the devices of each mesh.
+            layouts: the layouts of values, by mesh.
+            micro_batches: the number of micro-batches whose gradients are added up for an update.
 
         Raises:
             InputError: stages cannot update by themselves, or the step does not return its state first.

@@ -37,7 +37,7 @@ def trace_whole(fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums
     """A step of which nothing is marked: all of its equations stand behind a loss of nothing.
 
     Args:
-        fun: of anything.
+        fun: the function of anything.
         arguments: arrays, or shapes of arrays.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
 
@@ -70,9 +70,9 @@ def lower_whole(
     """Write the lists.
 
     Args:
-        step: as `trace_whole` reads it.
-        shardings: of values, by mesh.
-        devices: of each mesh.
+        step: the step as `trace_whole` reads it.
+        shardings: the shardings of values, by mesh.
+        devices: the devices of each mesh.
         given: inputs that the caller gives away.
     """
     out = ListBuilder(len(devices))

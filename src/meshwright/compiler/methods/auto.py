@@ -39,7 +39,7 @@ class Auto(Method):
         """Hosts to plan for.
 
         Args:
-            devices: of JAX.
+            devices: the devices of JAX.
         """
         return recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
 

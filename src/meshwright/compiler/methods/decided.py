@@ -48,8 +48,8 @@ class FromPlan(Method):
         """The plan in a file.
 
         Args:
-            path: that `compiled.plan.save` or `compiled.save` wrote.
-            devices: of JAX; all of this process without it.
+            path: the path that `compiled.plan.save` or `compiled.save` wrote.
+            devices: the devices of JAX; all of this process without it.
 
         Raises:
             InputError: there is no such file, or it holds no plan.

@@ -48,7 +48,7 @@ class Method:
         """Shardings of the values of a step on each mesh.
 
         Args:
-            step: that runs.
+            step: the step that runs.
         """
         return self.sharding
 
@@ -56,7 +56,7 @@ class Method:
         """Axes of a mesh and devices along them.
 
         Args:
-            devices: of the mesh.
+            devices: the number of devices of the mesh.
         """
         return {"data": devices}
 

@@ -99,7 +99,7 @@ class ShardParallel(Method):
         """The devices that operators are split over, as one host.
 
         Args:
-            devices: of JAX.
+            devices: the devices of JAX.
         """
         known = recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
         assert isinstance(known, Hosts)
@@ -117,7 +117,7 @@ class ShardParallel(Method):
         """Logical meshes to choose from.
 
         Args:
-            devices: in the mesh.
+            devices: the number of devices in the mesh.
 
         Raises:
             InputError: `mesh_shape` or `data_ranks` is for another number of devices.

@@ -38,7 +38,7 @@ class JoinedResults:
         """A result of the loss for the whole batch.
 
         Args:
-            place: of it; the loss itself comes first.
+            place: the place of it; the loss itself comes first.
             loss: whether it is differentiated.
         """
         atom, placement = self.program.jaxpr.outvars[place], self.program.placements[place]

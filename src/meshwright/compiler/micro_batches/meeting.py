@@ -51,8 +51,8 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
     """The step, for the whole batch, with a loss that is a sum over samples; its results are those of the step.
 
     Args:
-        step: as it reads for the whole batch.
-        placements: of the operands of its loss.
+        step: the step as it reads for the whole batch.
+        placements: the placements of the operands of its loss.
         parts: micro-batches.
 
     Returns:
@@ -103,8 +103,8 @@ def joint_of(program: core.ClosedJaxpr, follows: Sequence[int | None], slope: in
     """An equation that evaluates a program once for all samples.
 
     Args:
-        program: without constants.
-        follows: of each result the operand that it is shared out like; None for what is whole.
+        program: the program, without constants.
+        follows: the operand, for each result, whose sharding it takes; None for what is whole.
         slope: operand from which its backward starts, where micro-batches go through it in phases.
     """
     params = {"program": program, "follows": tuple(follows), "slope": slope}

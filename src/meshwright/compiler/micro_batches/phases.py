@@ -21,7 +21,7 @@ def in_phases(
     """Equations with those of each phase as one.
 
     Args:
-        program: in which they stand, for one micro-batch.
+        program: the program in which they stand, for one micro-batch.
         eqns: those that its results need, in order.
         own: inputs that are another for each micro-batch.
         slopes: inputs from which the backward starts.

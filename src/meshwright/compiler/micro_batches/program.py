@@ -44,12 +44,12 @@ def evaluated(
     """A program for one micro-batch, whose number it takes last.
 
     Args:
-        program: without constants.
-        placements: of its operands.
+        program: the program, without constants.
+        placements: the placements of its operands.
         moving: operands that are differentiated.
         parts: micro-batches.
         sums: whether the first result is made a sum if it is none.
-        kind: of walk.
+        kind: the kind of walk.
     """
     found: list[Placement] = []
     moved = set(moving)
@@ -80,7 +80,7 @@ def renamed_atom(atom: Any, names: Mapping[Any, Any]) -> Any:
 
     Args:
         atom: variable or literal.
-        names: of variables.
+        names: the names of variables.
     """
     return names.get(atom, atom) if isinstance(atom, core.Var) else atom
 
@@ -89,8 +89,8 @@ def renamed_equations(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -
     """Equations in other names.
 
     Args:
-        eqns: to rename.
-        names: of their variables; the others keep theirs.
+        eqns: the equations to rename.
+        names: the names of their variables; the others keep theirs.
     """
     return [
         eqn.replace(

@@ -21,7 +21,7 @@ def met_behind(step: TracedStep, together: Sequence[core.JaxprEqn]) -> TracedSte
     """The step with some equations of its loss behind it.
 
     Args:
-        step: as it reads for the whole batch.
+        step: the step as it reads for the whole batch.
         together: equations that need all samples; the loss needs none of them.
 
     Raises:

@@ -21,7 +21,7 @@ def meets_in_rounds(eqn: core.JaxprEqn) -> bool:
     """Whether an equation is a loop that can be written out.
 
     Args:
-        eqn: at which samples meet.
+        eqn: the equation at which samples meet.
     """
     if eqn.primitive.name != "scan" or eqn.params["jaxpr"].consts:
         return False

@@ -17,8 +17,8 @@ def as_said(whole: TracedStep, part: TracedStep, mean: bool) -> TracedStep:
     """The step on a micro-batch; its losses are averaged or added, and so are numbers beside them.
 
     Args:
-        whole: as it reads for the whole batch.
-        part: as it reads for a micro-batch.
+        whole: the program as it reads for the whole batch.
+        part: the part as it reads for a micro-batch.
         mean: whether the losses are averaged.
 
     Raises:

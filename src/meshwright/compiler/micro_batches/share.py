@@ -33,7 +33,7 @@ def shared_out(step: TracedStep, parts: int, *, meeting: bool = True) -> TracedS
     """The step for micro-batches.
 
     Args:
-        step: as it reads for the whole batch.
+        step: the step as it reads for the whole batch.
         parts: micro-batches.
         meeting: whether samples of several micro-batches may meet, for which some work is done twice.
 

@@ -59,7 +59,7 @@ class MicroBatchWalk(Walk):
 
         Args:
             parts: micro-batches.
-            number: of this one.
+            number: the number of this one.
         """
         super().__init__((), parts, number)
         self._depth = 0

@@ -36,7 +36,7 @@ class TraceWatch:
         """A function, new to JAX, whose traces are watched.
 
         Args:
-            fun: to be traced.
+            fun: the function to be traced.
         """
 
         def anew(*given: Any) -> Any:
@@ -126,7 +126,7 @@ class _Walk:
         """Look at holders of all that was walked, at theirs, and so on.
 
         Args:
-            holders: of an object.
+            holders: the holders of an object.
         """
         front, most = deque(self._walked.values()), len(self._walked) + _MOST
         while front and len(self._walked) < most:

@@ -21,9 +21,9 @@ def warn_of_lost_state(fun: Callable[..., Any], arguments: Any, step: TracedStep
     """Warn if a step updates weights by moments that it does not return.
 
     Args:
-        fun: of the user.
-        arguments: of the call.
-        step: as it was read.
+        fun: the function of the user.
+        arguments: the arguments of the call.
+        step: the step as it was read.
     """
     leaves, tree = jax.tree.flatten(tuple(arguments))
     given = {name for name, places in _states(jax.tree.unflatten(tree, range(len(leaves)))) if _moments(step, places)}

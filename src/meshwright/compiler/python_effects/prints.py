@@ -46,7 +46,7 @@ class _Heard:
         """Write, and note the line of the user that does.
 
         Args:
-            text: as for a file.
+            text: the text as for a file.
         """
         if text.strip() and threading.get_ident() == self._thread:
             line = _writer(sys._getframe(1), traced=_TRACED.search(text) is not None)

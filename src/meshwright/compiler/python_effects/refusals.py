@@ -117,7 +117,7 @@ def check_begun(fun: Callable[..., Any], result: Any) -> None:
 
     Args:
         fun: the user's step.
-        result: of a call of it.
+        result: the result of a call of it.
 
     Raises:
         InputError: it is such an object.

@@ -42,8 +42,8 @@ def remedy(error: BaseException, otherwise: str) -> str:
     """What to write instead.
 
     Args:
-        error: that ended a trace.
-        otherwise: where the error is none of those known.
+        error: the error that ended a trace.
+        otherwise: the remedy where the error is none of those known.
     """
     said = f"{type(error).__name__} {error}"
     for words, fix in REMEDIES.items():

@@ -29,7 +29,7 @@ class StateShapes:
 
         Args:
             fun: the user's step.
-            arguments: of its call.
+            arguments: the arguments of its call.
             before: the last program.
 
         Raises:

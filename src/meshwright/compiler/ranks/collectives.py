@@ -19,8 +19,8 @@ def summed(values: Sequence[Any], axes: Axes) -> list[Any]:
     """Sums over the ranks, on every rank. XLA joins them into one all-reduce.
 
     Args:
-        values: of this rank.
-        axes: of the mesh of the ranks.
+        values: the values of this rank.
+        axes: the axes of the mesh of the ranks.
     """
     return list(jax.lax.psum(list(values), axes)) if values else []
 
@@ -30,8 +30,8 @@ def scattered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, rank
 
     Args:
         values: whole ones of this rank.
-        dimensions: that are split, one per value.
-        axes: of the mesh of the ranks.
+        dimensions: the dimensions that are split, one per value.
+        axes: the axes of the mesh of the ranks.
         ranks: how many.
         flat: whether buckets are made; without it, one collective per value.
     """
@@ -56,8 +56,8 @@ def gathered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, ranks
 
     Args:
         values: parts of this rank.
-        dimensions: that are split, one per value.
-        axes: of the mesh of the ranks.
+        dimensions: the dimensions that are split, one per value.
+        axes: the axes of the mesh of the ranks.
         ranks: how many.
         flat: whether buckets are made; without it, one collective per value.
     """

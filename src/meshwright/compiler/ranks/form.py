@@ -46,10 +46,10 @@ def form_of(
     """The form of a step.
 
     Args:
-        step: that runs.
-        stages: of its loss, in order.
-        shardings: of values, by mesh.
-        meshes: of devices.
+        step: the step that runs.
+        stages: the stages of its loss, in order.
+        shardings: the shardings of values, by mesh.
+        meshes: the meshes of devices.
         versions: whether micro-batches run on weights of several versions.
     """
     try:
@@ -133,7 +133,7 @@ def ranks_along(
     out.
 
     Args:
-        step: that runs.
+        step: the step that runs.
         stage: its loss.
         meshes: priced, and as JAX has them.
     """
@@ -153,7 +153,7 @@ def not_shared(step: TracedStep, stage: CutStage, ranks: int) -> InputError:
     """Why data ranks that were asked for cannot share the samples of a loss.
 
     Args:
-        step: that runs.
+        step: the step that runs.
         stage: its loss.
         ranks: how many.
     """

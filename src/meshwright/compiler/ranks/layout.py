@@ -191,8 +191,8 @@ def means(sums: Sequence[Any], shapes: Sequence[Any], counts: Sequence[int], par
 
     Args:
         sums: value after value.
-        shapes: of the values.
-        counts: of sums for each.
+        shapes: the shapes of the values.
+        counts: the counts of sums for each.
         parts: micro-batches of a mean; 1 divides nothing.
     """
     left, found = list(sums), []
@@ -207,6 +207,6 @@ def shape_only(aval: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of an abstract value.
 
     Args:
-        aval: of a variable.
+        aval: the abstract value of a variable.
     """
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

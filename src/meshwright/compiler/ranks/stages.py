@@ -50,9 +50,9 @@ def rank_stages(step: TracedStep, stages: Sequence[CutStage], axes: Sequence[tup
     """The stages of one rank.
 
     Args:
-        step: of all ranks.
-        stages: of its loss, in order.
-        axes: of the mesh of the ranks, and devices along them.
+        step: the step of all ranks.
+        stages: the stages of its loss, in order.
+        axes: the axes of the mesh of the ranks, and devices along them.
 
     Raises:
         NotShared: it cannot be shown that the losses of the ranks add up to the whole.

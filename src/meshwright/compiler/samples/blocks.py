@@ -42,9 +42,9 @@ def in_blocks(
     """Results of an equation, where some of its operands are batches behind each other or it puts them so.
 
     Args:
-        walk: over the program.
+        walk: the walk over the program.
         follow: what is done with all other equations.
-        program: in which the equation stands.
+        program: the program in which the equation stands.
         eqn: any.
         given: its operands.
 
@@ -117,10 +117,10 @@ def begun_in_blocks(walk: Reader, value: RankValue, at: int, order: Any) -> Rank
     """What a loop begins with, where its rounds make rows of several batches of it.
 
     Args:
-        walk: over the program.
-        value: that it begins with.
+        walk: the walk over the program.
+        value: the value that it begins with.
         at: dimension that counts rows in its rounds.
-        order: of these rows.
+        order: the order of these rows.
     """
     return _own(walk, value, at, order.parts) if isinstance(order, Blocks) else value
 

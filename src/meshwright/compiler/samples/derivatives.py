@@ -27,8 +27,8 @@ def with_own_derivative(
     """Results of a function with a rule for its derivative.
 
     Args:
-        reader: of the program.
-        program: in which it is called.
+        reader: the reader of the program.
+        program: the program in which it is called.
         eqn: a `custom_jvp_call`.
         given: operands; none is a sum.
     """
@@ -90,8 +90,8 @@ def with_own_backward(
     """Results of a function with a rule for its backward: what it keeps and what it makes of it are read for the part.
 
     Args:
-        reader: of the program.
-        program: in which it is called.
+        reader: the reader of the program.
+        program: the program in which it is called.
         eqn: a `custom_vjp_call`.
         given: operands; none is a sum.
     """

@@ -26,8 +26,8 @@ def kernel_placements(
 
     Args:
         eqn: a `pallas_call` for all samples.
-        placements: of its operands; none is a sum.
-        ranks: that share the samples.
+        placements: the placements of its operands; none is a sum.
+        ranks: the number of ranks that share the samples.
 
     Raises:
         NotShared: blocks of it mix samples, or may do so.

@@ -237,6 +237,6 @@ def is_all(value: RankValue, number: int) -> bool:
 
     Args:
         value: any.
-        number: that it may be.
+        number: the number that it may be.
     """
     return isinstance(value.known, Known) and value.known.source is None and bool(np.all(value.known.table == number))

@@ -23,7 +23,7 @@ def mapped(
     """Results of a loop whose rounds take samples of their own and hand nothing on (`lax.map`): a rank runs its rounds.
 
     Args:
-        walk: over the program.
+        walk: the walk over the program.
         eqn: a `scan`.
         held: what every round reads.
         start: what is carried.
@@ -48,7 +48,7 @@ def scanned(
     """Results of a loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so.
 
     Args:
-        walk: over the program.
+        walk: the walk over the program.
         eqn: a `scan`.
         held: what every round reads.
         start: what is carried.

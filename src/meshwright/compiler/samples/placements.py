@@ -53,9 +53,9 @@ def sample_placements(
     """What an equation needs of each operand, and what it makes, where some operand is shared out by samples.
 
     Args:
-        eqn: as it reads for all samples.
-        placements: of its operands; none is a sum.
-        ranks: that share the samples.
+        eqn: the equation as it reads for all samples.
+        placements: the placements of its operands; none is a sum.
+        ranks: the number of ranks that share the samples.
 
     Raises:
         NotShared: it mixes samples other than by adding them up.
@@ -108,7 +108,7 @@ def keeps_sums(eqn: core.JaxprEqn, placements: Sequence[Placement]) -> bool:
 
     Args:
         eqn: any.
-        placements: of its operands; none counts samples, some are sums.
+        placements: the placements of its operands; none counts samples, some are sums.
     """
     name = eqn.primitive.name
     if name in LINEAR:
@@ -141,10 +141,10 @@ def for_rank(eqn: core.JaxprEqn, wanted: Sequence[Placement], made: Sequence[Pla
     """An equation as it reads for the samples of one rank.
 
     Args:
-        eqn: as it reads for all samples.
+        eqn: the equation as it reads for all samples.
         wanted: placements of its operands.
         made: placements of its results.
-        ranks: that share the samples.
+        ranks: the number of ranks that share the samples.
     """
     name = eqn.primitive.name
     if name not in SIZES:

@@ -53,8 +53,8 @@ def counts_places(atom: Any, dimension: int, made: Made) -> bool:
     """Whether every entry of a value is its own place along a dimension.
 
     Args:
-        atom: of the program.
-        dimension: of it.
+        atom: a variable or literal of the program.
+        dimension: the dimension of it.
         made: equations of the program.
     """
     eqn = made.get(atom) if isinstance(atom, core.Var) else None

@@ -97,8 +97,8 @@ def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[
     """Results of an equation, and in which order their rows are.
 
     Args:
-        walk: over the program, which sorts something.
-        program: in which the equation stands.
+        walk: the walk over the program, which sorts something.
+        program: the program in which the equation stands.
         eqn: any.
         given: its operands.
 

@@ -85,8 +85,8 @@ def part_shape(shape: Sequence[int], placement: Placement, ranks: int) -> tuple[
     """Shape of what one rank holds of a value.
 
     Args:
-        shape: of the value.
+        shape: the shape of the value.
         placement: its placement.
-        ranks: that share the samples.
+        ranks: the number of ranks that share the samples.
     """
     return tuple(size // ranks if at == placement else size for at, size in enumerate(shape))

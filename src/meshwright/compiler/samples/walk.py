@@ -64,8 +64,8 @@ class Walk:
         """Results of a program.
 
         Args:
-            program: for all samples.
-            operands: of it.
+            program: the program for all samples.
+            operands: the operands of it.
             consts: values of its constants.
         """
         if self.sorts is None:
@@ -91,7 +91,7 @@ class Walk:
         """Results of an equation, and which of their dimensions count samples.
 
         Args:
-            program: in which it stands.
+            program: the program in which it stands.
             eqn: any.
             given: its operands.
         """
@@ -148,7 +148,7 @@ class Walk:
         """Results of an equation that reads as it does for one rank.
 
         Args:
-            program: it stands in.
+            program: the program that it stands in.
             eqn: the equation.
             given: what the rank holds of its operands.
         """
@@ -184,7 +184,7 @@ class Walk:
         """The same inside of a function that is read later, where the number of the rank is another variable.
 
         Args:
-            number: of the rank; None where it is not available.
+            number: the number of the rank; None where it is not available.
         """
         walk = Walk(self.axes, self.ranks, number)
         walk.sorts = self.sorts
@@ -229,7 +229,7 @@ class Walk:
 
         Args:
             value: any.
-            placement: that is wanted.
+            placement: the placement that is wanted.
         """
         return self.summand(value) if placement == SUM else self.own(value, placement)
 
@@ -238,7 +238,7 @@ class Walk:
 
         Args:
             value: any.
-            placement: that is wanted.
+            placement: the placement that is wanted.
         """
         made = self.given_as(value, placement)
         if made.placement != placement:

@@ -69,10 +69,10 @@ class SolvedSharding:
         """How a value is sharded.
 
         Args:
-            role: of the value; what is decided about a value holds for all of its roles, but that samples of the batch
-                are shared out to data ranks first.
-            var: of the step or of its loss.
-            devices: of the mesh.
+            role: the role of the value; what is decided about a value holds for all of its roles, but that samples of
+                the batch are shared out to data ranks first.
+            var: the variable of the step or of its loss.
+            devices: the number of devices of the mesh.
         """
         held = self.specs.get(var, PartitionSpec())
         if role is not ValueRole.SAMPLES or not self.rank_axes:
@@ -128,11 +128,11 @@ def shard_stage(
     """Decide a stage on the mesh that serves best.
 
     Args:
-        step: of whose loss it is a part.
-        stage: which.
+        step: the step of whose loss it is a part.
+        stage: the number of the stage.
         meshes: logical views of the same devices, priced, and as JAX has them.
         setting: what the stage stands in.
-        layers: of the stage, each to be run again in the backward where the setting says so.
+        layers: the layers of the stage, each to be run again in the backward where the setting says so.
         on_ranks: meshes on whose first axes data ranks run it, of which the rest is decided; they come first where
             costs are equal.
 
@@ -231,7 +231,7 @@ def copies_of(step: TracedStep) -> float:
     """Bytes of parameters, gradients and state for each byte of parameters.
 
     Args:
-        step: whose.
+        step: the step that it belongs to.
     """
     parameters = sum(_bytes(step.loss.invars[operand]) for operand in step.wrt)
     held = sum(_bytes(var) for place, var in enumerate(step.jaxpr.invars) if place not in step.batch)
@@ -281,7 +281,7 @@ def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
 
     Args:
         stage: the whole.
-        layers: of which it consists.
+        layers: the layers of which it consists.
     """
     jaxpr = stage.program.jaxpr
     operands = [*stage.parameters, *(-1 for _ in stage.carried_in), *stage.others]

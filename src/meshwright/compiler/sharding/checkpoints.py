@@ -19,7 +19,7 @@ def run_again(program: core.Jaxpr) -> set[int]:
     """Equations of a checkpoint, by their id, that the backward has to run: what gradients read, and what makes it.
 
     Args:
-        program: of the checkpoint.
+        program: the program of the checkpoint.
     """
     found: set[int] = set()
     read: set[Any] = set()

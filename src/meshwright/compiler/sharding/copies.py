@@ -37,8 +37,8 @@ def copies_of(site: EquationSite, choice: Sequence[int]) -> Copies | None:
     """The operand of an equation that others read, too, and whose gradient is summed with theirs.
 
     Args:
-        site: of the equation.
-        choice: of each node.
+        site: the site of the equation.
+        choice: the choice of each node.
     """
     for place, taken in enumerate(site.taken):
         if taken is None or taken.through is None:
@@ -71,7 +71,7 @@ def product_of_copies(eqn: core.JaxprEqn, copies: Copies, given: Sequence[Any]) 
 
     Args:
         eqn: the product.
-        copies: which operand, and along which axes.
+        copies: the operand that is copied, and the axes along which it is.
         given: operands; the copies of that one lie along its first dimensions.
     """
     (contracted, batch), place = eqn.params["dimension_numbers"], copies.operand

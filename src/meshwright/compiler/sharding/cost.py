@@ -59,8 +59,8 @@ class LogicalMesh:
         """Ring all-reduce: alpha + 2 (n - 1) / n x bytes / bandwidth.
 
         Args:
-            axis: of the mesh.
-            size_bytes: on each device, before and after.
+            axis: the number of axis of the mesh.
+            size_bytes: the size in bytes on each device, before and after.
         """
         return self.axes[axis].latency_s + float(2.0 * self.axes[axis].gather_s(size_bytes))
 
@@ -68,8 +68,8 @@ class LogicalMesh:
         """Ring all-gather or reduce-scatter: alpha + (n - 1) / n x bytes / bandwidth.
 
         Args:
-            axis: of the mesh.
-            size_bytes: of the whole: after an all-gather, before a reduce-scatter.
+            axis: the number of axis of the mesh.
+            size_bytes: the size in bytes of the whole: after an all-gather, before a reduce-scatter.
         """
         return self.axes[axis].latency_s + float(self.axes[axis].gather_s(size_bytes))
 
@@ -77,8 +77,8 @@ class LogicalMesh:
         """All-to-all: alpha + (n - 1) / n x bytes / bandwidth.
 
         Args:
-            axis: of the mesh.
-            size_bytes: on each device, before and after.
+            axis: the number of axis of the mesh.
+            size_bytes: the size in bytes on each device, before and after.
         """
         return self.axes[axis].latency_s + float(self.axes[axis].gather_s(size_bytes))
 
@@ -86,7 +86,7 @@ class LogicalMesh:
         """Parts into which each placement splits a value.
 
         Args:
-            placements: of the value.
+            placements: the placements of the value.
         """
         return np.where(placements != WHOLE, self.sizes, 1).prod(axis=-1).astype(float)
 
@@ -105,7 +105,7 @@ class LogicalMesh:
         Slices come first, then axis after axis, each at the size the value then has.
 
         Args:
-            size_bytes: of the whole value.
+            size_bytes: the size in bytes of the whole value.
             source: placements before.
             target: placements after.
             partial: axes along which the value is a partial sum.

@@ -33,8 +33,8 @@ def operator_choices(graph: DecisionGraph, solution: Decision, axes: Sequence[st
     """The decision about each operator that chooses for itself, in program order.
 
     Args:
-        graph: of a stage.
-        solution: of its problem.
+        graph: the graph of a stage.
+        solution: the solution of its problem.
         axes: names of the axes of the mesh.
     """
     problem = graph.problem()
@@ -67,8 +67,8 @@ def explained_sharding(graph: DecisionGraph, solution: Decision, axes: Sequence[
     """The same as text, one line an operator.
 
     Args:
-        graph: of a stage.
-        solution: of its problem.
+        graph: the graph of a stage.
+        solution: the solution of its problem.
         axes: names of the axes of the mesh.
     """
     sizes = ", ".join(f"{name}={axis.size}" for name, axis in zip(axes, graph.mesh.axes, strict=False))

@@ -73,7 +73,7 @@ class DecisionGraph:
         """Seconds of a choice that are work, for one micro-batch.
 
         Args:
-            choice: of each node.
+            choice: the choice of each node.
         """
         return sum(float(node.compute_s[own]) for node, own in zip(self.nodes, choice, strict=True))
 
@@ -86,8 +86,8 @@ class DecisionGraph:
         """Dimension of a variable that each axis splits; None where nothing is decided.
 
         Args:
-            var: of the program.
-            choice: of each node.
+            var: the variable of the program.
+            choice: the choice of each node.
         """
         value = self.values.get(var)
         return None if value is None else tuple(value.seen()[choice[value.node]].tolist())
@@ -125,7 +125,7 @@ class DecisionGraph:
         """Let a result choose how it is passed on, whatever way it was made; its node.
 
         Args:
-            var: of the program; None for one about which nothing is decided.
+            var: the variable of the program; None for one about which nothing is decided.
         """
         use = self.use_of(var)
         if use is None:
@@ -140,7 +140,7 @@ class DecisionGraph:
         """Add equations in order.
 
         Args:
-            eqns: of the program.
+            eqns: the equations of the program.
             again: those, by their id, that the backward runs once more.
         """
         for eqn in eqns:
@@ -163,7 +163,7 @@ class DecisionGraph:
         """What is known of a value; None where nothing is decided about it.
 
         Args:
-            atom: of the program.
+            atom: a variable or literal of the program.
         """
         return self.values.get(atom) if isinstance(atom, core.Var) else None
 
@@ -176,8 +176,8 @@ class DecisionGraph:
         """Add a value that chooses its placement for itself; its node.
 
         Args:
-            label: of the node.
-            aval: of the value.
+            label: the label of the node.
+            aval: the abstract value of the value.
             parameter: whether it is kept from step to step.
         """
         placements = operand_placements(aval.shape, self.mesh)
@@ -322,8 +322,8 @@ class DecisionGraph:
 
         Args:
             use: the operand.
-            node: that takes it.
-            target: where it wants it.
+            node: the node that takes it.
+            target: the target where it wants it.
             sums: axes along which its gradient is a sum still to be taken, for each choice of the node, or for each of
                 the operand and of the node.
         """
@@ -380,7 +380,7 @@ def graph_of(
     """What is to be decided about a forward program, priced with its backward.
 
     Args:
-        program: of a stage or a whole loss.
+        program: the program of a stage or a whole loss.
         parameters: operands that are differentiated.
         mesh: its axes.
         parameter_copies: bytes kept for each byte of a parameter.

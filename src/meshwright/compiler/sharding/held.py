@@ -29,7 +29,7 @@ def partition(placement: Sequence[int], names: Sequence[str]) -> PartitionSpec:
 
     Args:
         placement: dimension that each axis of the mesh splits, or -1.
-        names: of the axes.
+        names: the names of the axes.
     """
     parts = [
         tuple(name for name, at in zip(names, placement, strict=False) if at == dim)
@@ -60,9 +60,9 @@ class HeldProgram:
 
         Args:
             closed: the program.
-            sites: of its equations.
-            entries: where its first operands are.
-            exits: where its first results are.
+            sites: the sites of its equations.
+            entries: the entries where its first operands are.
+            exits: the exits where its first results are.
         """
         jaxpr = closed.jaxpr
         site_of = {id(site.eqn): site for site in sites}

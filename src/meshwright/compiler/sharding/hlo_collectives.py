@@ -60,7 +60,7 @@ class Collectives:
         """The collectives of so many runs.
 
         Args:
-            runs: of the program.
+            runs: the number of runs of the program.
         """
         counted = [{kind: runs * n for kind, n in one.items()} for one in (self.count, self.result_bytes, self.numbers)]
         return Collectives(

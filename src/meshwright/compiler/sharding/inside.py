@@ -54,9 +54,9 @@ def open_equation(graph: Graph, eqn: core.JaxprEqn, uses: Sequence[ChosenValue |
     """Read the equations that one of `OPENED` holds.
 
     Args:
-        graph: to which they are added.
-        eqn: that holds them.
-        uses: of its operands.
+        graph: the graph to which they are added.
+        eqn: the equation that holds them.
+        uses: the uses of its operands.
     """
     inner = _jaxpr(eqn.params[OPENED[eqn.primitive.name]])
     graph.values.update(zip(inner.invars, uses, strict=True))
@@ -73,9 +73,9 @@ def read_loop(graph: Graph, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | Non
     """Read a loop: its body once, times its length; what it carries keeps its sharding from round to round.
 
     Args:
-        graph: to which its equations are added.
+        graph: the graph to which its equations are added.
         eqn: a `scan`.
-        uses: of its operands.
+        uses: the uses of its operands.
     """
     inner, consts, carried = _jaxpr(eqn.params["jaxpr"]), eqn.params["num_consts"], eqn.params["num_carry"]
     graph.values.update(zip(inner.invars[:consts], uses[:consts], strict=True))
@@ -137,7 +137,7 @@ def is_float(aval: Any) -> bool:
     """Whether values of this kind have gradients.
 
     Args:
-        aval: of a value.
+        aval: the abstract value of a value.
     """
     return _inexact(aval.dtype)
 

@@ -27,7 +27,7 @@ class ChoiceProblem:
         """Objective of a choice, seconds.
 
         Args:
-            choice: of each node.
+            choice: the choice of each node.
         """
         own = sum(float(cost[s]) for cost, s in zip(self.costs, choice, strict=True))
         return own + sum(float(table[choice[u], choice[v]]) for (u, v), table in self.edges.items())
@@ -36,7 +36,7 @@ class ChoiceProblem:
         """Bytes on one device.
 
         Args:
-            choice: of each node.
+            choice: the choice of each node.
         """
         return sum(float(memory[s]) for memory, s in zip(self.memory, choice, strict=True))
 

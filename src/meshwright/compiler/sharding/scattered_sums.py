@@ -43,7 +43,7 @@ class ScatteredSums:
 
         Args:
             body: computation that it stands in.
-            line: of the all-reduce.
+            line: the line of the all-reduce.
             group: devices that it goes over.
         """
         found = _read(line)

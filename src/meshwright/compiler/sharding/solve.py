@@ -29,7 +29,7 @@ def solve_choices(problem: ChoiceProblem, memory_bytes: float | None = None) -> 
 
     Args:
         problem: what to decide.
-        memory_bytes: of one device; unlimited without it.
+        memory_bytes: the bytes of memory of one device; unlimited without it.
 
     Raises:
         InfeasibleError: no choice fits, with the least that one needs.
@@ -186,7 +186,7 @@ def best_for_each(problem: ChoiceProblem, kept: Sequence[int]) -> list[Int[np.nd
         kept: nodes whose every choice is wanted.
 
     Returns:
-        As `eliminated`.
+        The same as `eliminated`.
     """
     found = eliminated(problem, kept)
     if found is not None:

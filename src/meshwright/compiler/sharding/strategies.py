@@ -32,7 +32,7 @@ def equation_strategies(rule: SplitRule, mesh: LogicalMesh) -> Strategies:
     """Every factor on any axis or none, wherever the devices divide it; contracted ones all-reduced or scattered.
 
     Args:
-        rule: of the equation.
+        rule: the rule of the equation.
         mesh: its axes.
     """
     kept = [factor for factor in dict.fromkeys(rule.results[0]) if factor != WHOLE]
@@ -55,7 +55,7 @@ def operand_placements(shape: Sequence[int], mesh: LogicalMesh) -> Placements:
     """Every dimension of a value on any axis or none, wherever the devices divide it; most parts first.
 
     Args:
-        shape: of the value.
+        shape: the shape of the value.
         mesh: its axes.
     """
     rows = _every(len(shape) + 1, len(mesh.axes)) - 1
@@ -70,7 +70,7 @@ def moved_once(
 
     Args:
         source: placements of the value.
-        wanted: for each equation, where it wants the value and whose sums it sends back, for each of its ways.
+        wanted: where each equation, in each of its ways, wants the value and whose sums it sends back.
     """
     rows = [np.stack([source, np.zeros_like(source)], -1)]
     rows += [np.stack([target, sums.astype(target.dtype)], -1) for target, sums in wanted]
@@ -85,8 +85,8 @@ def spread_axes(shape: Sequence[int], placements: Placements, mesh: LogicalMesh)
     """Placements with every axis that splits nothing put on the largest dimension it still divides.
 
     Args:
-        shape: of the value.
-        placements: of it.
+        shape: the shape of the value.
+        placements: the placements of it.
         mesh: its axes.
     """
     found = placements.copy()
@@ -105,8 +105,8 @@ def divides(
     """Whether the devices on each split factor or dimension divide its size.
 
     Args:
-        sizes: of factors or dimensions.
-        rows: which of them each axis splits.
+        sizes: the sizes of factors or dimensions.
+        rows: the dimensions that each axis splits.
         mesh: its axes.
     """
     fits = np.ones(rows.shape, bool)

@@ -16,8 +16,8 @@ def operator_parts(graph: DecisionGraph, choice: Sequence[int]) -> tuple[int, ..
     """Parts into which devices share each operator that chooses for itself, in program order; 1: each does all of it.
 
     Args:
-        graph: of a stage.
-        choice: of each node.
+        graph: the graph of a stage.
+        choice: the choice of each node.
     """
     ranks = prod(axis.size for axis in graph.ranks)
     return tuple(
@@ -31,8 +31,8 @@ def why_undivided(graph: DecisionGraph, choice: Sequence[int]) -> str | None:
     """What is said where devices share no product: what they all compute, and what sharing it would take.
 
     Args:
-        graph: of a stage.
-        choice: of each node.
+        graph: the graph of a stage.
+        choice: the choice of each node.
 
     Returns:
         The sentence; None where some product is shared, there is none, or there is one device.

@@ -99,7 +99,7 @@ def entry_of(eqn: core.JaxprEqn, entries: Sequence[Any]) -> Any:
 
     Args:
         eqn: pointwise.
-        entries: of its operands; None for unknown ones.
+        entries: the entries of its operands; None for unknown ones.
     """
     name = eqn.primitive.name
     known = [one for one in entries if one is not None]

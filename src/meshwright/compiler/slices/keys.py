@@ -57,7 +57,7 @@ def known_numbers(value: RankValue, atom: Any) -> RankValue:
 
     Args:
         value: any.
-        atom: that stands for it.
+        atom: the variable or literal that stands for it.
     """
     facts = value.known
     if value.placement != WHOLE or not isinstance(facts, Facts) or facts.every is None or facts.samples:
@@ -104,7 +104,7 @@ def kept_future(eqn: core.JaxprEqn, entries: Sequence[Any]) -> Any:
 
     Args:
         eqn: any.
-        entries: of its operands, as `future_entry`.
+        entries: the entries of its operands, as `future_entry`.
     """
     name = eqn.primitive.name
     if name in STRUCTURAL:
@@ -119,7 +119,7 @@ def sees_the_past(eqn: core.JaxprEqn, entries: Sequence[Any]) -> bool:
 
     Args:
         eqn: any.
-        entries: of its operands, as `future_entry`.
+        entries: the entries of its operands, as `future_entry`.
     """
     name, first = eqn.primitive.name, entries[0]
     if name == "dot_general":
@@ -140,7 +140,7 @@ def reshaped_group(old: Sequence[int], new: Sequence[int], place: int) -> tuple[
     Args:
         old: sizes before.
         new: sizes behind it.
-        place: of the one dimension, before.
+        place: the place of the one dimension, before.
     """
     i = j = 0
     while i < len(old) and j < len(new):

@@ -64,10 +64,10 @@ def sliced_stages(
     """The stages of a loss for slices of every sequence, stage after stage, each with its slices in order.
 
     Args:
-        step: whose loss.
-        stages: of it, in order.
+        step: the step with this loss.
+        stages: the stages of it, in order.
         parts: slices of a sequence, equally long.
-        axes: of the mesh whose names the stages use, and devices along them.
+        axes: the axes of the mesh whose names the stages use, and devices along them.
 
     Raises:
         InputError: it cannot be shown that slices compute what whole sequences do; with the line where.
@@ -239,7 +239,7 @@ class _Slice:
         """The stage of this slice.
 
         Args:
-            program: of it.
+            program: the program of it.
         """
         stage, jaxpr = self.stage, program.jaxpr
         first, count = len(stage.parameters), len(self.kept) * self.number

@@ -42,11 +42,11 @@ class SliceTasks(StageTasks):
 
         Args:
             step: what is run.
-            slices: of each stage, in order.
-            table: with communication.
-            lists: to which the tasks are added.
-            operands: of the loss.
-            layouts: of values, by mesh.
+            slices: the slices of each stage, in order.
+            table: the table with communication.
+            lists: the instruction lists to which the tasks are added.
+            operands: the operands of the loss.
+            layouts: the layouts of values, by mesh.
         """
         self.slices = slices
         super().__init__(step, [own[0].programs for own in slices], table, lists, operands, layouts)

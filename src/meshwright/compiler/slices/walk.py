@@ -66,8 +66,8 @@ class SliceWalk(Walk):
 
         Args:
             parts: slices of a sequence.
-            number: of this one.
-            found: so far; grows.
+            number: the number of this one.
+            found: what was found so far; grows.
             earlier: what earlier slices kept: of each value one array per slice.
         """
         super().__init__((), parts)
@@ -127,7 +127,7 @@ class SliceWalk(Walk):
         """Results of an equation, and which of their dimensions count tokens.
 
         Args:
-            program: in which it stands.
+            program: the program in which it stands.
             eqn: any.
             given: its operands; some depend on weights, or count tokens.
         """
@@ -307,7 +307,7 @@ class SliceWalk(Walk):
 
         Args:
             value: any.
-            dimension: that counts tokens.
+            dimension: the dimension that counts tokens.
         """
         if dimension == WHOLE or value.placement == dimension:
             return value

@@ -36,7 +36,7 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
 
     Args:
         step: traced with the micro-batches of the plan.
-        plan: of this step.
+        plan: the plan of this step.
         devices: JAX devices, in the order of the plan's.
 
     Raises:

@@ -61,8 +61,9 @@ class Hosts:
         Products of matrices run at the rate that estimates give them: peak x the fraction that kernels reach.
 
         Args:
-            group: of a cluster.
-            workload: whose formats and framework count; one step in the widest 16-bit format of the device by default.
+            group: the group of a cluster.
+            workload: the workload whose formats and framework count; one step in the widest 16-bit format of the device
+                by default.
 
         Raises:
             UnsupportedError: the device does not compute in the workload's format.
@@ -162,10 +163,10 @@ class Hosts:
         """Seconds to hand a value from one submesh to the next: every byte once, links of all hosts or devices at once.
 
         Args:
-            size_bytes: of the whole value.
+            size_bytes: the size in bytes of the whole value.
             first: device of the right submesh; the left one ends before it.
             left: devices of the left submesh.
-            right: of the right one.
+            right: the devices of the right one.
         """
         if first % self.devices_per_host:
             return self.inside_latency_s + size_bytes / (self.inside_bytes_per_s * min(left, right))

@@ -64,8 +64,8 @@ class Islands:
         """The groups of a cluster.
 
         Args:
-            cluster: of one or several groups.
-            workload: as `Hosts.of` takes it.
+            cluster: the cluster of one or several groups.
+            workload: the workload as `Hosts.of` takes it.
         """
         return cls(
             groups=tuple(Hosts.of(group, workload) for group in cluster.groups),
@@ -96,7 +96,7 @@ class Islands:
         """Memory of a device of each submesh.
 
         Args:
-            submeshes: of these islands.
+            submeshes: the submeshes of these islands.
         """
         return [self.groups[submesh.group].limit_bytes for submesh in submeshes]
 
@@ -118,9 +118,9 @@ class Islands:
         """Seconds to hand a value from a submesh of one group to one of another.
 
         Args:
-            size_bytes: of the whole value.
-            left: that sends.
-            right: that receives.
+            size_bytes: the size in bytes of the whole value.
+            left: the island that sends.
+            right: the island that receives.
         """
         one, other = self.groups[left.group], self.groups[right.group]
         fewer = min(left.devices, right.devices)
@@ -171,10 +171,10 @@ class Row:
         """Seconds to hand a value to the next submesh.
 
         Args:
-            size_bytes: of the whole value.
+            size_bytes: the size in bytes of the whole value.
             first: place of the right submesh; the left one ends before it.
-            left: that sends.
-            right: that receives.
+            left: the island that sends.
+            right: the island that receives.
         """
         if left.group != right.group:
             return self.islands.link_s(size_bytes, left, right)

@@ -30,7 +30,7 @@ def find_layers(body: Body) -> tuple[int, ...]:
     layers of equal work.
 
     Args:
-        body: of a loss.
+        body: the body of a loss.
     """
     by_hand = marked_ends(body)
     if by_hand:

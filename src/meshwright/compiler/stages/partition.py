@@ -50,9 +50,9 @@ def stage_times(ranges: LayerRanges, memory_bytes: Sequence[float], micro_batche
 
     Args:
         ranges: columns of all variants.
-        memory_bytes: of one device of each submesh.
-        micro_batches: of a step.
-        stages: at most.
+        memory_bytes: the bytes of memory of one device of each submesh.
+        micro_batches: the number of micro-batches of a step.
+        stages: the most stages.
     """
     owner = np.array([variant.submesh for variant in ranges.variants])
     shape = (stages, len(memory_bytes), *ranges.total_s.shape[1:])
@@ -78,11 +78,11 @@ def stage_partitions(
     """Stages for each bound of the slowest that is worth trying, best first.
 
     Args:
-        costs: of ranges.
+        costs: the costs of ranges.
         crossing_bytes: passed on behind each layer.
-        row: of devices, of the stages.
-        submeshes: that a stage may have.
-        micro_batches: of a step.
+        row: the row of devices, of the stages.
+        submeshes: the submeshes that a stage may have.
+        micro_batches: the number of micro-batches of a step.
     """
     table = _StageTable(costs, crossing_bytes, row, submeshes)
     free = table.solve(np.inf)
@@ -115,10 +115,10 @@ def any_partition(
     """The stages of the least sum of times; None where there are none at all.
 
     Args:
-        costs: of ranges.
+        costs: the costs of ranges.
         crossing_bytes: passed on behind each layer.
-        row: of devices, of the stages.
-        submeshes: that a stage may have.
+        row: the row of devices, of the stages.
+        submeshes: the submeshes that a stage may have.
     """
     found = _StageTable(costs, crossing_bytes, row, submeshes).solve(np.inf)
     return None if found is None else found[1]

@@ -22,7 +22,7 @@ def stages_svg(plan: StagesPlan) -> str:
     """The picture of a plan: each layer in the colour of its stage, each device in that of the stage it runs.
 
     Args:
-        plan: of a training step.
+        plan: the plan of a training step.
     """
     hosts, height = _hosts(plan)
     parts = [

@@ -82,7 +82,7 @@ class StagesPlan:
         """Hosts of a stage.
 
         Args:
-            stage: of this plan.
+            stage: the stage of this plan.
         """
         islands = islands_of(self.hosts)
         return islands.groups[islands.group_of(stage.first_device)]
@@ -96,7 +96,7 @@ class StagesPlan:
         """Read a plan.
 
         Args:
-            text: as `to_json` writes it.
+            text: the text as `to_json` writes it.
 
         Raises:
             InputError: it is no such plan.
@@ -123,7 +123,7 @@ class StagesPlan:
         """Write the plan to a file.
 
         Args:
-            path: of the file.
+            path: the path of the file.
         """
         write_file(path, self.to_json() + "\n")
 
@@ -132,7 +132,7 @@ class StagesPlan:
         """Read a plan from a file.
 
         Args:
-            path: of the file.
+            path: the path of the file.
 
         Raises:
             InputError: there is no such file, or it holds no plan.

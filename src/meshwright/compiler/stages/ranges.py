@@ -65,8 +65,8 @@ class LayerRanges:
         """Whether every range leaves half of its memory free, with all micro-batches in flight.
 
         Args:
-            limits_bytes: of one device, by submesh.
-            micro_batches: of a step.
+            limits_bytes: the limits in bytes of one device, by submesh.
+            micro_batches: the number of micro-batches of a step.
         """
         held = self.state_bytes + self.kept_bytes * micro_batches + self.transient_bytes
         limits = np.array([limits_bytes[variant.submesh] for variant in self.variants])
@@ -88,14 +88,14 @@ def ranges_of(
     """Price all ranges, with and without recomputation; equal layers once, and equal rows of layers once.
 
     Args:
-        layers: of a loss, for one micro-batch.
-        contents: of each, equal for equal layers.
-        islands: where they run.
-        submeshes: that a stage may have.
-        terms: of the whole plan.
+        layers: the layers of a loss, for one micro-batch.
+        contents: the contents of each, equal for equal layers.
+        islands: the islands where they run.
+        submeshes: the submeshes that a stage may have.
+        terms: the terms of the whole plan.
         recompute: whether every layer runs its forward again; one answer for each.
         views: logical meshes of each submesh; all without it.
-        prices: of a byte, relative to the step, the first of which is 0.
+        prices: the prices of a byte, relative to the step, the first of which is 0.
         read: layers that were read before, by mesh and number; grows.
     """
     read = {} if read is None else read

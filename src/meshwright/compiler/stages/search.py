@@ -98,9 +98,9 @@ def plan_step(
     from one where the whole batch may fit at once.
 
     Args:
-        fun: of a state and a batch; it marks its loss.
+        fun: the function of a state and a batch; it marks its loss.
         arguments: arrays, or shapes of arrays.
-        hosts: where it is to run; of one kind, or islands of several.
+        hosts: the hosts where it is to run; of one kind, or islands of several.
         batch_argnums: arguments that are split on their first axis.
         space: what to try.
 
@@ -133,9 +133,9 @@ def price_stages(
     """Stages that someone else chose, with the best shardings for them.
 
     Args:
-        fun: of a state and a batch; it marks its loss.
+        fun: the function of a state and a batch; it marks its loss.
         arguments: arrays, or shapes of arrays.
-        hosts: where it is to run; of one kind, or islands of several.
+        hosts: the hosts where it is to run; of one kind, or islands of several.
         stages: layers of each, and its devices or its logical mesh.
         batch_argnums: arguments that are split on their first axis.
         space: numbers of micro-batches and recomputation to try; the quickest is returned.
@@ -363,9 +363,9 @@ def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts | 
     """Makespan of a pipeline of stages under 1F1B, by the event simulator.
 
     Args:
-        stages: with their times.
-        micro_batches: of the step.
-        hosts: whose links have a latency.
+        stages: the stages with their times.
+        micro_batches: the number of micro-batches of the step.
+        hosts: the hosts whose links have a latency.
     """
     table = schedule_named(SCHEDULE).table(len(stages), micro_batches, 1)
     latency_s = islands_of(hosts).latency_s

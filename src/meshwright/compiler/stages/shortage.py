@@ -63,12 +63,12 @@ def shortage_of(
 
     Args:
         ranges: columns of all variants.
-        number: of the stage.
+        number: the number of the stage.
         layers: first and last.
         submesh: its devices.
-        place: of the submesh in the list of submeshes.
+        place: the place of the submesh in the list of submeshes.
         in_flight: micro-batches whose activations it holds.
-        islands: of the submesh.
+        islands: the islands of the submesh.
     """
     own = [at for at, variant in enumerate(ranges.variants) if variant.submesh == place]
     held = ranges.state_bytes + in_flight * ranges.kept_bytes + ranges.transient_bytes
@@ -84,9 +84,9 @@ def least_shortage(
     Args:
         ranges: columns of all variants, of all submeshes.
         crossing_bytes: passed on behind each layer.
-        row: of devices, of the stages.
-        micro_batches: of a step.
-        stages: at most.
+        row: the row of devices, of the stages.
+        micro_batches: the number of micro-batches of a step.
+        stages: the most stages.
     """
     submeshes = row.islands.submeshes()
 
@@ -123,7 +123,7 @@ def memory_shortage(lacking: Sequence[Callable[[], Shortage | None]], islands: I
 
     Args:
         lacking: what each attempt lacks.
-        islands: on which nothing fits.
+        islands: the islands on which nothing fits.
         mean_bytes: least that all devices need on average.
     """
     found = [one for lacks in lacking[-LOOKED_INTO:] if (one := lacks()) is not None]

@@ -70,8 +70,8 @@ class LayerProblem:
 
         Args:
             layer: its program.
-            mesh: on which it runs.
-            terms: of the whole plan.
+            mesh: the mesh on which it runs.
+            terms: the terms of the whole plan.
         """
         program = layer.program.jaxpr
         start = len(layer.parameters)
@@ -108,7 +108,7 @@ class LayerProblem:
         """The layer for every price of memory, the first of which is 0.
 
         Args:
-            prices: of a byte, in units of the layer's seconds by its bytes when bytes cost nothing.
+            prices: the prices of a byte, in units of the layer's seconds by its bytes when bytes cost nothing.
             recompute: whether its forward runs again before its backward, so that only its inputs is kept.
         """
         problem = self.graph.problem(recompute=recompute)
@@ -188,7 +188,7 @@ def columns_of(table: LayerTable) -> Float[np.ndarray, "columns handed_in handed
     """The parts of a table in one array.
 
     Args:
-        table: of a layer.
+        table: the table of a layer.
     """
     return np.stack([table.total_s, table.forward_s, table.state_bytes, table.kept_bytes, table.transient_bytes])
 
@@ -200,8 +200,8 @@ def joined_layers(
 
     Args:
         before: layers so far; None for none.
-        objective_s: of the layer.
-        columns: of the layer.
+        objective_s: the objective seconds of the layer.
+        columns: the columns of the layer.
     """
     way = objective_s if before is None else before.objective_s[:, None] + objective_s
     best: Int[np.ndarray, " handed_on"] = way.argmin(axis=0)

@@ -16,7 +16,7 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     """Leaves of the arguments that are split.
 
     Args:
-        arguments: of a step.
+        arguments: the arguments of a step.
         batch_argnums: those that hold samples.
 
     Raises:
@@ -47,7 +47,7 @@ def _of_all_samples(leaf: Any, axes: Sequence[int]) -> bool:
     nodes beside edges, times that all samples share.
 
     Args:
-        leaf: of a batch argument.
+        leaf: the leaf of a batch argument.
         axes: first axes of all leaves.
     """
     shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf)
@@ -61,10 +61,10 @@ def check_parts(arguments: Sequence[Any], batch_argnums: Sequence[int], micro_ba
     """Whether the samples of each micro-batch can be shared out evenly once more.
 
     Args:
-        arguments: of a step.
+        arguments: the arguments of a step.
         batch_argnums: those that hold samples.
-        micro_batches: into which a batch is split.
-        parts: of each micro-batch.
+        micro_batches: the number of micro-batches into which a batch is split.
+        parts: the number of parts of each micro-batch.
 
     Raises:
         InputError: they cannot.
@@ -88,7 +88,7 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
     """Whether samples can be shared out evenly.
 
     Args:
-        shapes: of what holds samples.
+        shapes: the shapes of what holds samples.
         micro_batches: parts.
 
     Raises:
@@ -125,7 +125,7 @@ def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
     """Shape of one of equal parts of some samples.
 
     Args:
-        shape: of all.
+        shape: the shape of all.
         parts: how many.
     """
     return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype, weak_type=shape.weak_type)

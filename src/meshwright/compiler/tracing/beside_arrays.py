@@ -28,7 +28,7 @@ class BesideArrays:
 
         Args:
             fun: the user's step.
-            arguments: of its call.
+            arguments: the arguments of its call.
 
         Raises:
             InputError: it is the eighth in a row for the same arguments but for a value that is no array.

@@ -73,7 +73,7 @@ class StepCall:
         """What the user's function returns, of what the compiled one does; objects are brought up to date.
 
         Args:
-            results: of the compiled function.
+            results: the results of the compiled function.
         """
         if self.objects:
             from flax import nnx
@@ -95,8 +95,8 @@ class CallForm:
         """A call by positions.
 
         Args:
-            arguments: of the call.
-            keywords: of the call.
+            arguments: the arguments of the call.
+            keywords: the keywords of the call.
 
         Raises:
             InputError: the step does not take them.

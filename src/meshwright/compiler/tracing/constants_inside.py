@@ -21,7 +21,7 @@ def with_constants_inside(mark: core.JaxprEqn, before: Sequence[core.JaxprEqn]) 
     it; those of a loss end at its operands.
 
     Args:
-        mark: of a step.
+        mark: the mark of a step.
         before: equations of the step in front of it.
     """
     made = {var: eqn for eqn in before for var in eqn.outvars}

@@ -30,7 +30,7 @@ def trace_function(
     """Read a function that evaluates.
 
     Args:
-        fun: of anything and a batch.
+        fun: the function of anything and a batch.
         arguments: arrays, or shapes of arrays.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         micro_batches: parts into which a batch is split.

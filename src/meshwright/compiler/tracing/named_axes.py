@@ -45,7 +45,7 @@ def axis_without_members(error: NameError) -> str | None:
     """The axis that a step names and nothing binds; None for another error.
 
     Args:
-        error: of tracing it.
+        error: the error of tracing it.
     """
     found = UNBOUND.search(str(error))
     return found[1].rstrip(".") if found else None
@@ -56,7 +56,7 @@ def is_alone(eqn: core.JaxprEqn, axes: Collection[str]) -> bool:
 
     Args:
         eqn: any.
-        axes: with one member.
+        axes: the axes with one member.
 
     Raises:
         InputError: it has no meaning without other members.

@@ -32,7 +32,7 @@ def rules_unplaced(params: Mapping[str, Any], retraced: Retraced) -> dict[str, A
     """Parameters of an equation, its rules as they read without a mesh.
 
     Args:
-        params: of a `custom_jvp_call`, a `custom_vjp_call` or any other equation.
+        params: the parameters of a `custom_jvp_call`, a `custom_vjp_call` or any other equation.
         retraced: a program without the types and equations that name a mesh.
     """
     return {key: _RULES[key](held, retraced) if key in _RULES else held for key, held in params.items()}
@@ -43,7 +43,7 @@ def rules_of_rank(params: Mapping[str, Any]) -> Iterator[None]:
     """While it is open, rules that are read are those of one rank of a `shard_map`.
 
     Args:
-        params: of the `shard_map`.
+        params: the parameters of the `shard_map`.
     """
     token = _RANK.set(params)
     try:
@@ -56,8 +56,8 @@ def is_of_one_rank(eqn: core.JaxprEqn, params: Mapping[str, Any]) -> bool:
     """Whether the rule of a function inside a `shard_map` is known to ask no other rank.
 
     Args:
-        eqn: with a rule of its own.
-        params: of the `shard_map`.
+        eqn: the equation with a rule of its own.
+        params: the parameters of the `shard_map`.
     """
     if eqn.primitive.name != "custom_jvp_call":
         return False

@@ -42,9 +42,9 @@ def traced_loss(
     What it prints is returned with its results, and printed behind it.
 
     Args:
-        fun: of the user, for what is said about it.
+        fun: the function of the user, for what is said about it.
         flat: the function of flat arguments.
-        shapes: of these.
+        shapes: the shapes of these.
         gradients: whether each gradient that it takes is one equation; else they are what JAX makes of them.
         reports_behind: whether what is printed of a loss is computed behind it.
 
@@ -107,7 +107,7 @@ def _traced(
 
     Args:
         flat: the function.
-        shapes: of its arguments.
+        shapes: the shapes of its arguments.
         watch: told of the trace.
         beside: axes that it does not name: functions that JAX has traced without them are traced anew.
     """
@@ -130,7 +130,7 @@ def tracing_errors(
     """Errors of tracing with the line of the user's code; of one that writes a file, that it does.
 
     Args:
-        fun: of the user.
+        fun: the function of the user.
         written: words for files that were written until then, by line.
     """
     try:
@@ -185,7 +185,7 @@ def check_effects(fun: Callable[..., Any], program: core.Jaxpr, *, cut: bool = F
     prints where nobody knows how often they happen.
 
     Args:
-        fun: of the user, for what is said about it.
+        fun: the function of the user, for what is said about it.
         program: its own.
         cut: whether it is one whose gradients are equations.
 

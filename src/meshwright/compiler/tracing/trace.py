@@ -51,7 +51,7 @@ def flattened(
     """A function as one of lists.
 
     Args:
-        fun: of trees of arrays.
+        fun: the function of trees of arrays.
         arguments: arrays, or shapes of arrays.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         micro_batches: parts into which a batch is split.
@@ -87,13 +87,13 @@ def trace_step(
     """Read a training step.
 
     Args:
-        fun: of a state and a batch, returns anything; it takes one gradient.
+        fun: the function of a state and a batch, returns anything; it takes one gradient.
         arguments: arrays, or shapes of arrays (`jax.ShapeDtypeStruct`).
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         micro_batches: parts into which a batch is split.
         mean: whether the loss is that of micro-batches averaged (else added), where it cannot be shared out so that
             micro-batches compute what the whole batch does.
-        updates: of the state in one call, each with its part of the batch.
+        updates: the number of updates of the state in one call, each with its part of the batch.
 
     Raises:
         NotStaged: it takes no gradient, several, or some in loops.
@@ -124,7 +124,7 @@ def results_apart(step: TracedStep) -> TracedStep:
     """A step that returns results of the loss for each of its updates, along a new first axis, not one for all.
 
     Args:
-        step: of several updates.
+        step: the step of several updates.
     """
     return replace(step, joins=tuple(replace(join, apart=step.updates) for join in step.joins))
 
@@ -158,10 +158,10 @@ def step_of_samples(
     """Read a training step on so many samples of its batch, whether or not they divide it.
 
     Args:
-        fun: of a state and a batch; it takes one gradient.
+        fun: the function of a state and a batch; it takes one gradient.
         arguments: arrays, or shapes of arrays, of the whole batch.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
-        samples: of a micro-batch.
+        samples: the number of samples of a micro-batch.
         mean: whether losses of micro-batches are averaged, else added.
 
     Returns:
@@ -251,7 +251,7 @@ class LossReader:
         """Nothing is traced yet.
 
         Args:
-            fun: of a state and a batch; it marks its loss.
+            fun: the function of a state and a batch; it marks its loss.
             arguments: arrays, or shapes of arrays.
             batch_argnums: arguments that are split on their first axis.
         """
@@ -267,7 +267,7 @@ class LossReader:
         """The loss on one of so many micro-batches, and the positions of its differentiated operands.
 
         Args:
-            micro_batches: into which a batch is split.
+            micro_batches: the number of micro-batches into which a batch is split.
 
         Raises:
             InputError: the batch cannot be divided, or no loss is marked.
@@ -366,7 +366,7 @@ def flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
     """What a mark differentiates, its calls opened.
 
     Args:
-        mark: of a step.
+        mark: the mark of a step.
     """
     closed = core.ClosedJaxpr(mark.params["loss"], ())
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars]

@@ -37,7 +37,7 @@ def keeping(meshes: frozenset[AbstractMesh]) -> Iterator[None]:
     """While it is open, a `shard_map` over one of these stays: the method places stages on devices with its axes.
 
     Args:
-        meshes: of the method.
+        meshes: the meshes of the method.
     """
     token = _KEPT.set(meshes)
     try:
@@ -85,7 +85,7 @@ def unplaced(
     """The program without constraints and `shard_map`; the same program where it has none, at any depth.
 
     Args:
-        closed: as it was traced.
+        closed: the program as it was traced.
         differentiated: whether parts of it are differentiated later.
         meshed: whether it was traced under a mesh, which the types of its values name.
         alone: axes that it names, with one member.

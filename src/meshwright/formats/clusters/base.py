@@ -76,7 +76,7 @@ class DeviceNames:
         """The device, or None with the problem noted.
 
         Args:
-            name: as the description spells it.
+            name: the name as the description spells it.
             where: the node.
         """
         if name in self.unknown:

@@ -16,7 +16,7 @@ def cluster_file(description: Description, cluster: ClusterSpec) -> str:
     """The text of a cluster file.
 
     Args:
-        description: as read.
+        description: the description as read.
         cluster: made of it.
 
     Returns:

@@ -284,7 +284,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     Args:
         config: the parsed file, an object with `model_type` and the keys of its family.
         name: what to call the model.
-        source: where the config comes from.
+        source: the source where the config comes from.
 
     Returns:
         The model; of a config with a `text_config` the text model, and a note says so. A family of unknown name is

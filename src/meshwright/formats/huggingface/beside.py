@@ -21,8 +21,8 @@ def read_beside(
 
     Args:
         fields: the config.
-        mixers: of the layers, as other keys have them.
-        mlps: likewise.
+        mixers: the mixers of the layers, as other keys have them.
+        mlps: the MLPs of the layers, as other keys have them.
     """
     borrowed = _borrowed(fields, mixers)
     if fields.flag("use_double_wide_mlp", default=False):

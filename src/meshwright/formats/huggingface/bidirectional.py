@@ -31,7 +31,7 @@ def bert(
     """BERT: bidirectional layers, norms behind them, a table of segments (Devlin et al. 2018, arXiv 1810.04805).
 
     Args:
-        fields: of the config.
+        fields: the fields of the config.
         family: its name.
         segments: rows of the table of segments where the config states none.
         rotary: whether positions are rotary, without a table.

@@ -73,8 +73,8 @@ def _text(fields: Fields, width: int, *, spans: int, causal: bool) -> tuple[Stre
     """The encoder of text, with a table of its own.
 
     Args:
-        fields: of the encoder.
-        width: of the features.
+        fields: the fields of the encoder.
+        width: the width of the features.
         spans: tokens of every text where the config leaves them out.
         causal: whether tokens see earlier ones only.
     """

@@ -33,7 +33,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     Args:
         fields: the config's fields.
         family: what the config leaves unsaid.
-        name: of the family.
+        name: the name of the family.
 
     Raises:
         InputError: if a field is missing or wrong.

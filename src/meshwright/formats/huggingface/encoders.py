@@ -41,7 +41,7 @@ class Stack:
         """A layer of the stack.
 
         Args:
-            stream: whose tokens it works on.
+            stream: the stream whose tokens it works on.
             causal: whether tokens see earlier ones only.
             reads: width of the encoder that its cross attention reads; 0 for none.
         """
@@ -88,7 +88,7 @@ def t5(fields: Fields, *, each: bool = False) -> ModelSpec:
     """T5 and its variants: RMS norms, no biases, relative positions, one table for both sides (Raffel et al. 2019).
 
     Args:
-        fields: of the config.
+        fields: the fields of the config.
         each: whether every layer has its own biases of relative positions.
     """
     hidden = fields.whole("d_model")
@@ -217,7 +217,7 @@ def _two_sides(
     """An encoder and a decoder with LayerNorm, biases and a shared table.
 
     Args:
-        fields: of the config.
+        fields: the fields of the config.
         family: its name.
         offset: rows of the table of positions beyond the longest sequence; None for no table.
         normed: whether embeddings are normalised.

@@ -54,7 +54,7 @@ def assumed(model: ModelSpec, said: str, known: Mapping[str, str]) -> str:
     """What a model of an unknown family was taken for.
 
     Args:
-        model: as it was read.
+        model: the model as it was read.
         said: its `model_type`.
         known: the families that are known.
     """

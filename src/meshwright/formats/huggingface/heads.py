@@ -27,7 +27,7 @@ def read_head(fields: Fields, name: str) -> dict[str, object]:
 
     Args:
         fields: the config's fields.
-        name: of its class.
+        name: the name of its class.
 
     Source: transformers 5.24.0, modeling_layers.py (GenericForSequenceClassification, GenericForTokenClassification).
     """
@@ -77,7 +77,7 @@ def encoder_of_class(config: Mapping[str, object]) -> str | None:
     """The `model_type` of an encoder whose config leaves it to its class, as files of remote code do.
 
     Args:
-        config: without `model_type`.
+        config: the config, without `model_type`.
     """
     said = config.get("architectures")
     name = said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
@@ -89,7 +89,7 @@ def with_head_of_encoder(fields: Fields, model: ModelSpec) -> ModelSpec:
 
     Args:
         fields: the config's fields.
-        model: with the head of BERT's pretraining.
+        model: the model with the head of BERT's pretraining.
 
     Returns:
         The same for a class that predicts masked tokens, and for one that is not known.

@@ -18,7 +18,7 @@ def read_module(fields: Fields, layers: Sequence[LayerSpec]) -> LayerSpec | None
 
     Args:
         fields: the config.
-        layers: of the model.
+        layers: the layers of the model.
 
     Returns:
         One layer of both, None where no key names a mixer and a feed-forward part that some layer has.

@@ -30,7 +30,7 @@ class Changed:
         """Refuse changed keys that no reader asked for.
 
         Args:
-            fields: of the whole config, where it is noted.
+            fields: the fields of the whole config, where it is noted.
         """
         for key in self.keys:
             if not (self.fields.asked(key) or harmless(key)):
@@ -40,7 +40,7 @@ class Changed:
         """The parts of such a layer, without those that it skips.
 
         Args:
-            mixer: as its config has it.
+            mixer: the mixer as its config has it.
             mlp: the same.
         """
         return NoMixer() if "attention" in self.skip else mixer, NoMlp() if "mlp" in self.skip else mlp

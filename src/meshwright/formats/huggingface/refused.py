@@ -101,7 +101,7 @@ def refuse_by_name(config: Mapping[str, object], name: str) -> None:
 
     Args:
         config: the whole config; the part of its text counts, too.
-        name: of the model.
+        name: the name of the model.
 
     Raises:
         UnsupportedError: it is in the table.

@@ -41,7 +41,7 @@ def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
     """The constants that a config states, or that its class takes where it is a whole file.
 
     Args:
-        config: of the text model.
+        config: the configuration of the text model.
         said: its `model_type`.
 
     Raises:

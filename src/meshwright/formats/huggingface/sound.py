@@ -30,9 +30,9 @@ def _encoder(
     """Whisper's encoder: LayerNorm before and behind, biases but of keys.
 
     Args:
-        fields: of the encoder.
+        fields: the fields of the encoder.
         clips: how they become tokens.
-        projector: to the text, of the encoder's width and that of its MLPs.
+        projector: the projector to the text, of the encoder's width and that of its MLPs.
         places: whether positions are learned.
         tables: parameters beside those of the encoder.
     """

@@ -23,7 +23,7 @@ def t5gemma(fields: Fields) -> ModelSpec:
     """Both sides, each with a table of its own; the decoder's predicts words, too.
 
     Args:
-        fields: of the config, which nests both sides.
+        fields: the fields of the config, which nests both sides.
     """
     encoder, decoder = fields.inside("encoder"), fields.inside("decoder")
     hidden, read = decoder.whole("hidden_size"), encoder.whole("hidden_size")

@@ -83,8 +83,8 @@ class TowerLayer:
 
         Args:
             images: how they become tokens.
-            stem: from a patch to a token of the tower.
-            projector: from a token of the tower to the text.
+            stem: the stem from a patch to a token of the tower.
+            projector: the projector from a token of the tower to the text.
             tables: parameters beside layers, stem and projector: positions, norms, learned tokens.
             length: tokens of the tower; None where they depend on the size of the image.
         """
@@ -104,7 +104,7 @@ class TowerLayer:
 
         Args:
             layers: how many.
-            stream: of images.
+            stream: the stream of images.
             notes: what the reader should know.
         """
         return Tower(runs=self.runs(layers), streams=(stream,), notes=notes)
@@ -115,8 +115,8 @@ def section(config: Mapping[str, object], name: str, path: str = "") -> Fields:
 
     Args:
         config: the part.
-        name: of the model.
-        path: where the part is in its config.
+        name: the name of the model.
+        path: the path where the part is in its config.
     """
     return Fields(config, name=name, family=PART, path=path)
 
@@ -165,10 +165,10 @@ def heads_of(fields: Fields, hidden: int, *keys: str, default: int | None = None
     """Heads that divide the width.
 
     Args:
-        fields: of the tower.
+        fields: the fields of the tower.
         hidden: its width.
         keys: spellings of the number of heads.
-        default: that of its class.
+        default: the default of its class.
     """
     heads = fields.whole(*keys, default=default)
     if hidden % heads:
@@ -181,11 +181,11 @@ def encoder_sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width
     """Width, layers, heads and hidden width of the MLP of an encoder that spells them as text models do.
 
     Args:
-        fields: of the encoder.
-        hidden: by default; so the others.
-        layers: by default.
-        heads: by default.
-        width: by default.
+        fields: the fields of the encoder.
+        hidden: the default hidden size; the others are defaults too.
+        layers: the number of layers by default.
+        heads: the default number of heads.
+        width: the width by default.
     """
     wide = fields.whole("hidden_size", default=hidden)
     deep = fields.whole("num_hidden_layers", default=layers, high=MAX_LAYERS)
@@ -202,7 +202,7 @@ def frames_of_patch(fields: Fields, patch: int, hidden: int, *, bias: bool, defa
     """A convolution over the pixels of a patch in as many frames as make one token.
 
     Args:
-        fields: of the tower.
+        fields: the fields of the tower.
         patch: pixels on a side.
         hidden: width of the tower.
         bias: whether it has one.

@@ -124,7 +124,7 @@ def towers_of(config: Mapping[str, object], name: str, hidden: int) -> tuple[Tow
 
     Args:
         config: the whole config, or its part with the towers.
-        name: of the model.
+        name: the name of the model.
         hidden: width of the text.
 
     Raises:
@@ -149,8 +149,8 @@ def with_towers(model: ModelSpec, towers: tuple[Tower, ...], config: Mapping[str
 
     Args:
         model: the text model.
-        towers: of the same config.
-        config: with the towers.
+        towers: the towers of the same config.
+        config: the configuration with the towers.
     """
     for tower in reversed(towers):
         model = _with_tower(model, tower)

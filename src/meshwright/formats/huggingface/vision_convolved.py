@@ -17,8 +17,8 @@ def lfm3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     """LFM3-VL: LFM's layers over patches, whose convolutions are of two dimensions and gated.
 
     Args:
-        fields: of the tower.
-        outer: of the whole config.
+        fields: the fields of the tower.
+        outer: the fields of the whole config.
         text: width of the text.
     """
     middle, bias = outer.whole("projector_hidden_size", default=4096), outer.flag("projector_bias", default=True)

@@ -31,10 +31,10 @@ def clip_stream(
     """A CLIP encoder: a class token, learned positions, LayerNorm before and behind (Radford et al. 2021).
 
     Args:
-        fields: of the tower.
+        fields: the fields of the tower.
         merge: patches on a side that become one token of the text.
-        text_tokens: that an image takes, where it is not patches / merge^2.
-        projector: to the text.
+        text_tokens: the number of text tokens that an image takes, where it is not patches / merge^2.
+        projector: the projector to the text.
 
     Returns:
         A layer, how many there are, and the stream.

@@ -43,7 +43,7 @@ class _Sizes:
         """The tower's layers with their way to the text.
 
         Args:
-            fields: of the tower.
+            fields: the fields of the tower.
             block: a layer.
             text: width of the text.
             wide: width of the MLP before the text.

@@ -30,8 +30,8 @@ def siglip_layers(
     """A SigLIP encoder without a projector.
 
     Args:
-        fields: of the tower.
-        tokens: of the text that an image takes, where it is not patches / merge^2.
+        fields: the fields of the tower.
+        tokens: the number of tokens of the text that an image takes, where it is not patches / merge^2.
         merge: patches on a side that become one token of the text.
         tiles: whether an image is cut into several of that size.
         head: whether the class has a pooling head unless its config says otherwise.

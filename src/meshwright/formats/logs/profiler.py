@@ -52,7 +52,7 @@ def read_trace(path: str | Path) -> RunLog:
     """The steps of a trace, and what their seconds go to on its device.
 
     Args:
-        path: of a trace of one rank.
+        path: the path of a trace of one rank.
 
     Raises:
         InputError: no trace, no step is marked in it, or no kernel ran in its steps.

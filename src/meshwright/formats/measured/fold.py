@@ -50,7 +50,7 @@ def row_precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, 
 
     Args:
         text: `bf16`, `amp_bf16`, `fp16/bf16 not stated`, `fp8-mx`, `mxfp8`, `nvfp4`, `int8 (AQT)`, ...
-        year: of the publication, for a blank.
+        year: the year of the publication, for a blank.
         notes: `PURE` mixed precision of PyTorch's FSDP also reduces gradients in 16 bits.
 
     Returns:
@@ -120,7 +120,7 @@ def kept_in_8_bits(recipe: Precision, notes: str) -> tuple[Precision, str]:
     """A recipe of fp8 as fine-tuning submissions run it: inputs of SwiGLU kept in 8 bits, and of fp8 attention too.
 
     Args:
-        recipe: of the row.
+        recipe: the recipe of the row.
         notes: say `fp8 attention` where attention computes in fp8.
 
     Source: `FP8_ACTIVATION` and `FP8_DPA` in configurations of Llama 2 70B LoRA in mlcommons/training_results_v5.0.
@@ -136,9 +136,9 @@ def stated_memory_bytes(notes: str, product_bytes: float) -> float:
     """Memory of a device as the driver counts it, where notes state it: `memory stated as 143771 MiB`, `141 GB`.
 
     Args:
-        notes: of the row.
-        product_bytes: of the product, in decimal gigabytes a few percent below what is there. A figure below it, or
-            more than an eighth above, is of another part.
+        notes: the notes of the row.
+        product_bytes: the product bytes of the product, in decimal gigabytes a few percent below what is there. A
+            figure below it, or more than an eighth above, is of another part.
     """
     found = re.search(r"memory stated as (\d+) (mib|gb)", notes.lower())
     if found is None:
@@ -310,8 +310,8 @@ def device_name(text: str, memory_gb: float | None) -> tuple[str, str]:
     """The device in the source's words, and what was inferred: `"Ampere"` with 80 GB is an A100-SXM.
 
     Args:
-        text: of the row; quotes around it are the source's.
-        memory_gb: of one device, None where it is not stated.
+        text: the text of the row; quotes around it are the source's.
+        memory_gb: the memory in GB of one device, None where it is not stated.
     """
     plain = text.strip(" \"'\u201c\u201d\u2018\u2019")
     device = GENERATIONS.get(plain.lower())
@@ -345,7 +345,7 @@ def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
 
     Args:
         text: the link in the source's words.
-        devices_per_node: that share what is stated per node.
+        devices_per_node: the devices per node that share what is stated per node.
     """
     match = _RATE.search(text)
     if match is None:

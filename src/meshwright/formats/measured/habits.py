@@ -62,8 +62,8 @@ def habits(framework: str, year: int, model: str = "") -> Habits:
     """The habits of a framework.
 
     Args:
-        framework: in the source's words.
-        year: of the publication.
+        framework: the framework in the source's words.
+        year: the year of the publication.
         model: its name; where torchtitan names no compiler, the config it ships for the model says whether it runs.
 
     Returns:

@@ -165,7 +165,7 @@ def without_dropout(model: ModelSpec) -> ModelSpec:
     """The same model whose layers drop nothing.
 
     Args:
-        model: with layers of any kind.
+        model: the model with layers of any kind.
     """
 
     def undropped(run: LayerRun) -> LayerRun:

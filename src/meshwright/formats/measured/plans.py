@@ -36,8 +36,8 @@ class PlanReader:
 
     Args:
         record: the row.
-        habits: of its framework.
-        year: of its source.
+        habits: the habits of its framework.
+        year: the year of its source.
         assume: notes what the row does not say, by name and value.
     """
 

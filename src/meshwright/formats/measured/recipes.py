@@ -38,7 +38,7 @@ def launched_by(notes: str) -> str:
     A step in one graph is launched as layers in graphs of their own are: neither waits for the host.
 
     Args:
-        notes: of a row, in lower case.
+        notes: the notes of a row, in lower case.
     """
     for said, ending in _GRAPHS:
         if said.search(notes):

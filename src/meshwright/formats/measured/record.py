@@ -17,7 +17,7 @@ def in_reach(text: str | None) -> float | None:
     """A number that a run may have; None for all other text.
 
     Args:
-        text: of a column.
+        text: the text of a column.
     """
     try:
         value = float(text or "")

@@ -26,8 +26,8 @@ def described_model(facts: Mapping[str, Any], *, name: str, vocab: int, notes: t
     """A model of these facts, so that `model_facts` of it are the same.
 
     Args:
-        facts: as `read_facts` words them.
-        name: of the model.
+        facts: the facts as `read_facts` words them.
+        name: the name of the model.
         vocab: tokens of the vocabulary.
         notes: printed with the answer.
 

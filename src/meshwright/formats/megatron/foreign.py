@@ -23,7 +23,7 @@ def of_the_program(program: str, values: Values) -> tuple[list[Problem], list[st
     """Options Megatron-LM does not have: wrong, or those of a program that adds its own.
 
     Args:
-        program: that the script starts.
+        program: the program that the script starts.
         values: options as they were read.
 
     Returns:

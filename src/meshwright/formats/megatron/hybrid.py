@@ -92,8 +92,8 @@ def hybrid_model(config: Mapping[str, Any], *, name: str, vocab: int) -> ModelSp
     """The model of these words.
 
     Args:
-        config: of `hybrid_facts`.
-        name: of the model.
+        config: the configuration of `hybrid_facts`.
+        name: the name of the model.
         vocab: tokens of the vocabulary.
 
     Raises:

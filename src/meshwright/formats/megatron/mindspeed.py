@@ -94,7 +94,7 @@ def as_its_own(problem: Problem) -> Problem:
     """An option that Megatron-LM does not have, in a script that starts MindSpeed.
 
     Args:
-        problem: that tells of it.
+        problem: the problem that tells of it.
     """
     if problem.why != NO_SUCH_OPTION:
         return problem

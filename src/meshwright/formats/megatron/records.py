@@ -53,8 +53,8 @@ def record_of(name: str, text: str) -> str | None:
     """Which record a file is, by its name and text; None where it is none of them.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
     """
     dumped = sum(_DUMPED.match(line) is not None for line in text.splitlines()[:MAX_KEYS])
     if dumped >= len(_OF_A_PLAN):
@@ -84,7 +84,7 @@ def script_of(text: str, kind: str) -> str:
     """The command that a record stands for.
 
     Args:
-        text: of the record.
+        text: the text of the record.
         kind: one of RECORDS, or `yaml`: options under MODEL_ARGS, with variables in them.
 
     Raises:

@@ -31,7 +31,7 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
 
     Args:
         values: the options that were given.
-        devices: of the job, None where nobody says.
+        devices: the number of devices of the job, None where nobody says.
         problems: those found are added.
     """
     for flag, what, fix in _WITHOUT_A_ROW:

@@ -37,8 +37,8 @@ def strategy_flags(found: Homogeneous, model: ModelSpec, backend: str) -> tuple[
 
     Args:
         found: the plan.
-        model: that is trained.
-        backend: of the dispatcher that sends a token once to each node.
+        model: the model that is trained.
+        backend: the backend of the dispatcher that sends a token once to each node.
     """
     strategy = found.strategy
     problems = [*_tensor_problems(strategy, model), *_context_problems(strategy), *_expert_problems(strategy)]

@@ -31,7 +31,7 @@ def model_profile(
     """The profile of a model.
 
     Args:
-        name: of the model.
+        name: the name of the model.
         times: layers of every point.
         sizes: layers of every tensor degree.
         interpolate: fill a missing micro-batch (a power of two between two measured ones) and mark it; else it is a

@@ -34,7 +34,7 @@ def evaluate(text: str, value_of: Callable[[str], int], assign: Callable[[str, i
     """The value of an expression.
 
     Args:
-        text: with its `$NAME` filled in; bare names are looked up.
+        text: the text with its `$NAME` filled in; bare names are looked up.
         value_of: the number a name stands for.
         assign: takes what `=`, `+=` and `++` set; None where nothing may be set.
 

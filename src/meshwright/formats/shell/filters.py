@@ -292,8 +292,8 @@ def output(name: str, words: list[str], given: str | None) -> str | None:
     """What a program prints; None where that is not known.
 
     Args:
-        name: of the program.
-        words: behind it.
+        name: the name of the program.
+        words: the words behind it.
         given: what it reads; None where that is not known.
     """
     try:

@@ -29,9 +29,9 @@ def parameter(expander: Expander, start: int, end: int) -> Values:
     """Values of `${...}` and whether they are the words of an array.
 
     Args:
-        expander: of the text.
-        start: behind `${`.
-        end: of its `}`.
+        expander: the expander of the text.
+        start: the place behind `${`.
+        end: the end of its `}`.
     """
     text = expander.source.text
     place = expander.source.place(start)

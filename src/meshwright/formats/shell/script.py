@@ -66,7 +66,7 @@ def read_script(
     """The programs that a script starts.
 
     Args:
-        text: of the script; text that is none gives no commands, never an exception.
+        text: the text of the script; text that is none gives no commands, never an exception.
         name: shown in places, and `$0`.
         arguments: `$1` and on; None where nobody said them.
         environment: what is known of the environment; every other name is not set.

@@ -283,8 +283,8 @@ class Expander:
         """The value of arithmetic.
 
         Args:
-            start: of the expression in the source.
-            end: of it.
+            start: the start of the expression in the source.
+            end: the end of it.
             node: what NODE_RANK is; as the shell has it by default.
 
         Raises:
@@ -345,7 +345,7 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
     """Words of stretches: unquoted values are divided at blanks, words of an array stay whole.
 
     Args:
-        parts: of the word.
+        parts: the parts of the word.
         marks: what divides in the place of blanks, where IFS is set.
     """
     letters = re.escape(marks) if marks else BLANKS

@@ -27,7 +27,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         now: what was read of them.
         job: the other plan.
         plan: its name.
-        estimate: of it.
+        estimate: the estimate of it.
     """
     noun = "script" if source.name.endswith(".sh") else "configuration"
     try:

@@ -48,7 +48,7 @@ class EngineFiles:
         """The files with the fewest keys changed that go with an edited script, and these changes.
 
         Args:
-            text: of the edited script.
+            text: the text of the edited script.
         """
         if not self.theirs:
             return {}, ()

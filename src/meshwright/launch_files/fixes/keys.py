@@ -48,7 +48,7 @@ def changed_keys(source: LaunchSource, name: str, theirs: str, read: set[str]) -
 
     Args:
         source: the user's files.
-        name: of the file.
+        name: the name of the file.
         theirs: text of the plan's own file.
         read: paths of the keys that say a plan.
     """
@@ -68,7 +68,7 @@ def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, st
 
     Args:
         source: the user's files.
-        changes: of their keys.
+        changes: the changes of their keys.
     """
     files, missed = dict(source.files), []
     for change in changes:

@@ -88,7 +88,7 @@ def with_equal_stages(job: Job) -> Job:
     """A job whose stages hold as many layers each, where they can; the job as it is otherwise.
 
     Args:
-        job: with a plan that a row says.
+        job: the job with a plan that a row says.
     """
     row, layers = row_of(job.plan, job.model), job.model.num_layers
     if row is None or layers % (row.pp * row.vpp):

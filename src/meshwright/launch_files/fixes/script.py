@@ -41,8 +41,8 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         source: the user's script.
         now: what was read of it.
         job: the other plan.
-        wanted: it as a row.
-        estimate: of it.
+        wanted: the wanted plan as a row.
+        estimate: the estimate of it.
     """
     if source.target.name == "megatron" and of_mindspeed(now):
         from meshwright.launch_files.fixes.mindspeed import with_equal_stages  # few scripts start it
@@ -112,7 +112,7 @@ def _of_spread_experts(
     Where experts lie otherwise, the option that multiplies is taken out, so that degrees are those that are written.
 
     Args:
-        changes: as if there were no such option.
+        changes: the changes as if there were no such option.
         spread: the option.
         now: the script's plan.
         wanted: the other one.
@@ -133,9 +133,9 @@ def _without_complaints(
 
     Args:
         source: the user's script.
-        text: of it, with the plan.
+        text: the text of it, with the plan.
         wanted: what the plan's own script says.
-        model: that is trained.
+        model: the model that is trained.
     """
     changes: list[OptionChange] = []
     read = source.read(text)

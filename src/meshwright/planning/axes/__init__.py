@@ -43,8 +43,8 @@ def space_of(
 
     Args:
         model: decides which degrees can be legal.
-        workload: likewise, by its batch and sequence.
-        devices: of the cluster.
+        workload: the batch and sequence, which decide it too.
+        devices: the number of devices of the cluster.
         pin: axes fixed to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
         offload: what is kept away from the devices, as `planning.axes.offload` reads it.

@@ -44,7 +44,7 @@ def opened_axes(methods: str | Iterable[str] | None, model: ModelSpec, workload:
 
     Args:
         methods: names of axes, in one text with commas or several; `all` for every one; None for none.
-        model: without experts no axis of experts is opened.
+        model: the model; without experts no axis of experts is opened.
         workload: nothing is done about hot experts where it states no load of them.
     """
     named = _named(methods)
@@ -56,9 +56,9 @@ def idle_problems(methods: str | Iterable[str] | None, model: ModelSpec, workloa
     """Axes that are named and say nothing of this model.
 
     Args:
-        methods: as given.
-        model: of the plans.
-        workload: of the plans.
+        methods: the methods as given.
+        model: the model of the plans.
+        workload: the workload of the plans.
     """
     said = [(axis, _idle(axis, model, workload)) for axis in OPENED if axis in _named(methods)]
     return [Problem(what=f"methods {axis!r}", why=idle[0], fix=idle[1], field="methods") for axis, idle in said if idle]
@@ -79,7 +79,7 @@ def method_problems(methods: str | Iterable[str] | None) -> list[Problem]:
     """Names that `--methods` does not know, and none at all.
 
     Args:
-        methods: as given.
+        methods: the methods as given.
     """
     if methods is None:
         return []

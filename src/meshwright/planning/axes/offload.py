@@ -25,7 +25,7 @@ def read_offload(text: str) -> tuple[str, ...]:
     """Values of the axis `offload`: `none`, `auto`, or what is moved, `optimizer,activations,nvme` or `aog-nvme`.
 
     Args:
-        text: as given.
+        text: the text as given.
 
     Returns:
         One value, or all that are tried.
@@ -84,7 +84,7 @@ def host_assumptions(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Assu
 
     Args:
         cluster: its groups and their hosts.
-        estimate: of the plan.
+        estimate: the estimate of the plan.
     """
     away = {stage.group for stage in estimate.stages if stage.host_bytes or stage.disk_bytes}
     for group in cluster.groups:

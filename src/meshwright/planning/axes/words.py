@@ -19,7 +19,7 @@ def axis_called(name: str) -> str | None:
     """The axis of a name, or of a name that other programs use for it; None where there is none.
 
     Args:
-        name: as an option or a key, such as `--tensor-parallel-size`.
+        name: the name as an option or a key, such as `--tensor-parallel-size`.
     """
     plain = name.strip("-").replace("-", "_").lower()
     return plain if plain in AXES else _OTHER_NAMES.get(plain)

@@ -85,7 +85,7 @@ class Composer:
         """The same over the same priced islands, with stages of other numbers of chunks.
 
         Args:
-            chunks: of a stage, those that are tried.
+            chunks: the chunks of a stage, those that are tried.
         """
         other = replace(self, chunks=chunks)
         other.islands = self.islands
@@ -106,7 +106,7 @@ class Composer:
         """The most promising ways to spread these parts, or some of them, over pipelines.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             most: how many.
         """
         return self._of(parts)[0].first(most)
@@ -122,7 +122,7 @@ class Composer:
         if nothing hid, and those of several pipelines that would be quicker, as if as much did as there is room for.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             most: how many of each.
         """
         found = [ranked.whole(most, self.workload.global_batch) for ranked in self._of(parts)]

@@ -30,8 +30,8 @@ class PlanBuilder:
         """A worker on consecutive devices.
 
         Args:
-            first_device: by number in the cluster.
-            devices: of the worker.
+            first_device: the first device by number in the cluster.
+            devices: the number of devices of the worker.
             held: its chunks in order.
             stages: virtual stages of the pipeline, of which the first has the embedding and the last the head.
         """

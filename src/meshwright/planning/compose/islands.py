@@ -104,7 +104,7 @@ def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterS
     """The cluster of islands: one group each, joined by the slowest of their links at the highest price.
 
     Args:
-        cluster: that the islands are of.
+        cluster: the cluster that the islands are of.
         seen: its islands, without copies.
     """
     joined_picks = {frozenset(link.between): link for link in cluster.links}
@@ -207,8 +207,8 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
     Nodes of different sizes count as more nodes of a size that divides them all.
 
     Args:
-        groups: of a cluster.
-        links: between them, among others.
+        groups: the groups of a cluster.
+        links: the links between them, among others.
     """
     if len(groups) == 1:
         return groups[0]

@@ -12,9 +12,9 @@ def link_between(cluster: ClusterSpec, here: int, there: int) -> tuple[float, fl
     """Bytes per second and device that transfers reach, and latency in seconds.
 
     Args:
-        cluster: with a link between any two groups.
+        cluster: the cluster with a link between any two groups.
         here: number of a group.
-        there: likewise; the same for the outermost domain of one group.
+        there: number of another group; the same for the outermost domain of one group.
     """
     outer = cluster.groups[here].domains[-1]
     if here == there:
@@ -29,8 +29,8 @@ def widest_link(cluster: ClusterSpec, groups: Sequence[int]) -> float:
     """Bytes per second and device that the widest link reaches out of an innermost domain; 0 where none leaves one.
 
     Args:
-        cluster: with a link between any two groups.
-        groups: that are looked at.
+        cluster: the cluster with a link between any two groups.
+        groups: the groups that are looked at.
     """
     outer = (domain for group in groups for domain in cluster.groups[group].domains[1:])
     inside = (domain.bandwidth_bytes_per_s * domain.efficiency for domain in outer)
@@ -42,8 +42,8 @@ def hop_s(part_bytes: float, link: tuple[float, float]) -> float:
     """Seconds of one transfer.
 
     Args:
-        part_bytes: that one device of the smaller side sends.
-        link: as `link_between`.
+        part_bytes: the part bytes that one device of the smaller side sends.
+        link: the link as `link_between`.
     """
     bandwidth, latency_s = link
     return latency_s + part_bytes / bandwidth

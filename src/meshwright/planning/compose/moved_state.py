@@ -75,8 +75,8 @@ def moved_state(
     Args:
         model: the model of both.
         workload: number formats and optimizer of both.
-        before: on the earlier cluster.
-        after: on the later cluster.
+        before: the plan on the earlier cluster.
+        after: the plan on the later cluster.
         cluster: the later one.
         number_after: later number of each earlier device, -1 where it is lost.
     """

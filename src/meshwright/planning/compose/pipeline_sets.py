@@ -104,7 +104,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
     """A pipeline set with exact shares, fractions of micro-batches allowed.
 
     Args:
-        pipelines: on different devices.
+        pipelines: the pipelines on different devices.
         global_batch: sequences per step.
         sync_s: what summing gradients between them takes.
     """
@@ -172,10 +172,10 @@ def gradient_sum_s(
         2 (D - 1) / D x max over stages of  sum over its layers of  bytes / L / (narrowest x slowest)
 
     Args:
-        pipelines: on different devices.
-        gradient_bytes: of the whole model.
+        pipelines: the pipelines on different devices.
+        gradient_bytes: the gradient bytes of the whole model.
         bandwidth: bytes per second and device between two islands.
-        anywhere: over the slowest link between islands of two pipelines, whoever holds the layer.
+        anywhere: whether the sum goes over the slowest link between islands of two pipelines, whoever holds the layer.
     """
     if len(pipelines) < 2:
         return 0.0

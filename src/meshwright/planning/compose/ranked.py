@@ -42,7 +42,7 @@ class Ranked(Generic[AnyPaced]):
         """The quickest that can start.
 
         Args:
-            found: without gradients between pipelines.
+            found: the pipelines found, without gradients between them.
             synchronised: adds them to the step.
             most: how many, by their step without.
         """

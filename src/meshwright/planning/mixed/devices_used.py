@@ -13,8 +13,8 @@ def devices_used(cluster: ClusterSpec, estimate: StepPrice) -> Counter[str]:
     """Devices in use by group; of groups that count as one a plan uses equally large parts of all nodes.
 
     Args:
-        cluster: with each group by itself.
-        estimate: of a plan on it, or on some of its groups as one.
+        cluster: the cluster with each group by itself.
+        estimate: the estimate of a plan on it, or on some of its groups as one.
     """
     whole = {group.name for group in cluster.groups}
     used = Counter[str]()
@@ -31,9 +31,9 @@ def counted_devices(cluster: ClusterSpec, names: Collection[str], devices: int) 
     """Devices of each of some groups that count as one of so many: all of them, or of each node what a number divides.
 
     Args:
-        cluster: with each group by itself.
-        names: of the groups.
-        devices: of all of them together.
+        cluster: the cluster with each group by itself.
+        names: the names of the groups.
+        devices: the number of devices of all of them together.
     """
     groups = [group for group in cluster.groups if group.name in names]
     for unit in range(1, 1 + max(group.devices_per_node for group in groups)):

@@ -28,7 +28,7 @@ def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> Cluster
     It forms none over several zones, links that are paid for, or several collective libraries.
 
     Args:
-        cluster: of several groups.
+        cluster: the cluster of several groups.
         parts: groups of it, whole or as many devices of every node.
     """
     groups = [_of_each_node(cluster, part) for part in parts]
@@ -47,7 +47,7 @@ def evener(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[Isla
     Nodes of 8 and of 5 are thirteen nodes of one device, between which all is slow; of 4 each, one of 13 stays idle.
 
     Args:
-        cluster: of several groups.
+        cluster: the cluster of several groups.
         parts: whole groups of it.
     """
     each = [cluster.groups[part.group].devices_per_node for part in parts]

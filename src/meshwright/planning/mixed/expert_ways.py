@@ -23,7 +23,7 @@ def of_other_ways(plan: ExecutionPlan, space: Space, workload: Workload) -> Iter
     Args:
         plan: composed.
         space: what is pinned of dispatcher, overlap, hot experts and the order of exchanges.
-        workload: with the load of experts, where one is stated.
+        workload: the workload with the load of experts, where one is stated.
     """
     if all(strategy.expert.ep == 1 for strategy in plan.strategies):
         return

@@ -48,7 +48,7 @@ class GroupsAlone:
         """The best plan of a part of a group, and of what of it divides the batch; devices numbered in the cluster.
 
         Args:
-            part: of the cluster.
+            part: the part of the cluster.
             exhaustive: search the whole space.
         """
         groups = self.inputs.cluster.groups

@@ -22,7 +22,7 @@ def plans_of_groups_as_one(cluster: ClusterSpec, over: Callable[[ClusterSpec], S
     """The quickest plans that use all devices of such groups, whose price is then their mean; none without any.
 
     Args:
-        cluster: of several groups.
+        cluster: the cluster of several groups.
         over: the same question on another cluster.
     """
     seen, _ = equal_groups_joined(cluster, whatever_they_cost=True)

@@ -46,7 +46,7 @@ class LeavingOut:
         those before it; one of two beside the other whole, too.
 
         Args:
-            parts: of the cluster, whole groups; of a small one where fewer devices of each are looked at.
+            parts: the parts of the cluster, whole groups; of a small one where fewer devices of each are looked at.
             best_s: step of the best set over all of them.
         """
         if len(parts) < 2:
@@ -111,8 +111,8 @@ def numbers_of_devices(cluster: ClusterSpec, parts: Sequence[IslandPart], batch:
     """Every choice of a number of devices of each part but the whole of all, those of most devices first.
 
     Args:
-        cluster: of several groups.
-        parts: of it.
+        cluster: the cluster of several groups.
+        parts: the parts of it.
         batch: sequences of a step.
     """
     numbers = (

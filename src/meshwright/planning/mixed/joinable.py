@@ -19,8 +19,8 @@ def joinable(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[Is
     Stages of any two may be neighbours, and gradients go around all of them. A part may be in several sets.
 
     Args:
-        cluster: with a link between any two groups, assumed or stated.
-        parts: of it.
+        cluster: the cluster with a link between any two groups, assumed or stated.
+        parts: the parts of it.
     """
     sets: list[frozenset[IslandPart]] = []
     for part in parts:
@@ -47,7 +47,7 @@ def strangers(cluster: ClusterSpec, group: str, used: Sequence[str]) -> tuple[st
     """The libraries of a group and of the first group in use that it cannot talk to; None where it can to all.
 
     Args:
-        cluster: with both.
+        cluster: the cluster with both.
         group: its name.
         used: names of the groups in use.
     """

@@ -79,7 +79,7 @@ class JointGroups:
         """Plans that are quicker than the best known, the quickest first.
 
         Args:
-            parts: of the cluster, that can talk to each other.
+            parts: the parts of the cluster, that can talk to each other.
             best_s: step of the best plan known; infinite where there is none.
             fewer: the same with some devices idle, of which the few best divisions of all are looked at.
         """

@@ -33,7 +33,7 @@ def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
 
     Args:
         job: the earlier plan.
-        change: of its cluster.
+        change: the change of its cluster.
     """
     number = _with_substitutes(job, change)
     pipelines = [tuple(_renumbered(worker, number) for worker in pipeline.workers) for pipeline in job.plan.pipelines]
@@ -119,7 +119,7 @@ def shared_again(plan: ExecutionPlan, pace_s: Sequence[float]) -> ExecutionPlan 
     """The plan with micro-batches shared so that its pipelines end together, which moves no state.
 
     Args:
-        plan: of several pipelines.
+        plan: the plan of several pipelines.
         pace_s: seconds of a micro-batch on the busiest stage of each.
 
     Returns:
@@ -243,10 +243,10 @@ def _without_stages(
     """A pipeline whose hit stages are gone, their layers spread over so many stages on either side.
 
     Args:
-        pipeline: before.
+        pipeline: the pipeline before.
         workers: its workers where they are later, None for a hit one.
         lost: places of those.
-        reach: in virtual stages.
+        reach: the reach, in virtual stages.
 
     Returns:
         The pipeline; None where no stage is left, or stages hold layers that are not one after the other.

@@ -32,7 +32,7 @@ def effects_of_profile(job: MeasuredJob, step_time_s: float) -> list[Effect]:
 
     Args:
         job: the plan with its numbers.
-        step_time_s: of the plan.
+        step_time_s: the seconds of a step of the plan.
     """
     found = []
     for name, worse, better in _doubted(job.profile):

@@ -184,10 +184,10 @@ def mixing_of(
     """The facts about the best plan.
 
     Args:
-        found: it, and what it is compared with.
+        found: the plan, and what it is compared with.
         best: the plan.
-        cluster: that was asked about; groups of it may count as one in the plan.
-        doubts: as the source of its costs has them.
+        cluster: the cluster that was asked about; groups of it may count as one in the plan.
+        doubts: the doubts, as the source of its costs has them.
         frameworks: names and refusals.
         searched: what was looked at.
         aim: what is compared, and whether fewer devices were looked for because they cost less.
@@ -235,8 +235,8 @@ def idle_devices(
     """Devices of each group that a plan leaves out.
 
     Args:
-        cluster: that was asked about.
-        estimate: of the plan.
+        cluster: the cluster that was asked about.
+        estimate: the estimate of the plan.
         rented: whether fewer devices were looked for because they cost less.
         preempted: groups of the quickest step, which preemptions put behind this plan.
     """

@@ -38,7 +38,7 @@ class MoreChunks:
         """The sets that are quicker than all plans found before.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             found: plans over these parts, or some of them.
         """
         first = sorted(found, key=lambda one: one.step_time_s)[:FIRST]

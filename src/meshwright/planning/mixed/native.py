@@ -190,7 +190,7 @@ class NativeSource:
         """The quickest pipeline sets over these parts, or some of them.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             most: how many are priced in full.
         """
         return sorted([*self._first(self.composer, parts, most), *self._several.over(parts)], key=_step_s)
@@ -338,7 +338,7 @@ class NativeSource:
         """The quickest, the cheapest, and the cheapest in time of the pipeline sets over these parts, or some of them.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             aim: its limit of time.
         """
         sets = self.composer.sets(parts, RENTED_FROM)

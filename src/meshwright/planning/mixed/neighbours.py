@@ -99,8 +99,8 @@ def best_near(
     """The set that is reached from one by neighbours, each quicker than the one before, and has none itself.
 
     Args:
-        one_set: with whole micro-batches.
-        step_s: of it, seconds.
+        one_set: the pipeline set, with whole micro-batches.
+        step_s: the step seconds of it, seconds.
         price_s: seconds of a step of another, whether it fits or not.
         fits: whether the memory holds it; asked of quicker ones alone.
         ahead: layers of towers, which no first stage gives away.
@@ -148,7 +148,7 @@ def evened(
         least  || t_s ||_16 + 0.03 sum over chunks k of || t_ks ||_16 ,  t_s = sum of t_ks of stage s
 
     Args:
-        one_set: with whole micro-batches.
+        one_set: the pipeline set, with whole micro-batches.
         mix: share of each layer kind in the model.
         ahead: layers of towers, which no first stage gives away.
     """

@@ -49,7 +49,7 @@ class SliceSource(StagesOfOwnPlans):
 
         Args:
             inputs: model, cluster and workload.
-            parallelizers: at least one.
+            parallelizers: the parallelizers, at least one.
             space: pinned axes, wherever a stage stands.
         """
         require_one_stream(inputs.model)
@@ -193,7 +193,7 @@ def _require_one_chunk(space: Space, names: Sequence[str]) -> None:
     """Refuse pins that no pipeline of partial plans has: its workers hold one chunk of layers each.
 
     Raises:
-        InputError: of the schedules that are asked for none runs with one chunk, or other numbers of chunks are.
+        InputError: none of the schedules that are asked for runs with one chunk, or other numbers of chunks are.
     """
     why = f"pipelines made of the partial plans of {', '.join(names)} have one chunk of layers per worker"
     without = "leave --parallelizer out"

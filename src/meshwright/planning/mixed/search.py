@@ -73,9 +73,10 @@ def mixed_plans(
     """The plans of a job on a cluster, the best by the aim first.
 
     Args:
-        source: of stage costs.
+        source: the source of stage costs.
         aim: time, memory or cost, and their limits.
-        target: for which plans are asked; of several kinds of device those of one strategy are looked at then.
+        target: the target for which plans are asked; of several kinds of device those of one strategy are looked at
+            then.
         usual: makes the framework whose plans are looked at beside all others, where none is asked for.
 
     Raises:
@@ -180,8 +181,8 @@ def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list
     """Plans that a framework starts over the devices that the best plan uses, and over its groups or most of them.
 
     Args:
-        source: of the plans.
-        best: of all plans, which may leave devices idle.
+        source: the source of the plans.
+        best: the best of all plans, which may leave devices idle.
         launcher: the framework.
 
     Returns:
@@ -229,7 +230,7 @@ def _of_equal_ranks(
     """Plans that give each rank of several groups the same work, each quicker than those before it and those known.
 
     Args:
-        source: of the plans.
+        source: the source of the plans.
         parts: all groups, whole.
         launcher: the framework that starts them.
         beaten: plans that it starts, and that one of these has to beat.

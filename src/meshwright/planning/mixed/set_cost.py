@@ -29,10 +29,10 @@ def price_per_step(
 
     Args:
         one: the pipeline set.
-        model: that is trained.
-        cluster: with the price of its devices and links.
+        model: the model that is trained.
+        cluster: the cluster with the price of its devices and links.
         workload: the step.
-        aim: whose objective counts.
+        aim: the aim whose objective counts.
     """
     hour = sum(
         (aim.by.per_hour(cluster.groups[stage.island]) or 0.0) * stage.devices

@@ -129,8 +129,8 @@ class StageSource(Protocol):
         """Plans over these parts, or some of them, the quickest first.
 
         Args:
-            parts: of the cluster.
-            thorough: for the answer itself; else for a comparison.
+            parts: the parts of the cluster.
+            thorough: whether it is for the answer itself; else for a comparison.
         """
         ...
 
@@ -138,7 +138,7 @@ class StageSource(Protocol):
         """Plans that a framework starts, every stage under one strategy, the quickest first; none where it makes none.
 
         Args:
-            parts: of the cluster, all of which are used.
+            parts: the parts of the cluster, all of which are used.
             launcher: the framework.
         """
         ...
@@ -164,7 +164,7 @@ class StageSource(Protocol):
         """Plans on a part of one group, the quickest first; none where nothing fits.
 
         Args:
-            part: of the cluster.
+            part: the part of the cluster.
             exhaustive: search its whole space, where the source has a quicker way to a good plan.
         """
         ...

@@ -53,7 +53,7 @@ def amount_difference(
         what: the reason's kind.
         best: the step compared with.
         other: the step of the other plan.
-        amounts: of both.
+        amounts: the amounts of both.
         more: further facts of the reason.
     """
     from meshwright.planning.reason import Reason
@@ -70,9 +70,9 @@ def require_known(what: str, unknown: Iterable[str], *, why: str, fix: str, fiel
     Args:
         what: the amount of one device.
         unknown: devices of which nobody said it.
-        why: it is needed.
+        why: the reason why it is needed.
         fix: how it is said.
-        field: that says it.
+        field: the field that says it.
 
     Raises:
         InputError: there are any.

@@ -35,9 +35,9 @@ def job_assumptions(
 
     Args:
         workload: whole, with its lengths and batch.
-        model: with what is trained of it.
-        cluster: with its hosts and prices.
-        price: per device and hour, where one was stated.
+        model: the model with what is trained of it.
+        cluster: the cluster with its hosts and prices.
+        price: the price per device and hour, where one was stated.
         software_given: whether the framework was stated rather than chosen for what is trained.
     """
     recipe = workload.precision

@@ -36,7 +36,7 @@ def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERAN
 
     Args:
         target: sequences, not necessarily whole.
-        devices: of the cluster.
+        devices: the number of devices of the cluster.
         tolerance: largest relative distance.
         power: least power of two beside the odd part.
 
@@ -74,8 +74,8 @@ def sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: 
     """Tokens of a sequence, or of a row of several.
 
     Args:
-        seq: as asked for, None where nobody says.
-        model: whose longest sequence counts.
+        seq: the sequence length as asked for, None where nobody says.
+        model: the model whose longest sequence counts.
         lengths: those of the data and their shares, shortest first, where they are stated.
         notes: what is assumed is added.
 
@@ -146,7 +146,7 @@ def default_batch(
     Args:
         seq: tokens of a sequence.
         per_step: tokens of a step, as asked for; None where nobody says.
-        devices: of the cluster.
+        devices: the number of devices of the cluster.
         notes: what is assumed is added.
         usual: tokens of a step where nobody says.
         noun: what a step has several of, as people read it.

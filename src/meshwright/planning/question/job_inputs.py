@@ -81,7 +81,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
 
     Args:
         job: model, cluster and workload; None where not given.
-        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+        usual_devices: the number of usual devices for whose number a batch that nobody gave is chosen; None for those
+            of the cluster.
 
     Returns:
         The nouns and the assumptions.

@@ -25,7 +25,7 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
     the decoder's where nothing else is said.
 
     Args:
-        model: as its config or a plan has it.
+        model: the model as its config or a plan has it.
         job: `images`, `image_size` and `encoder_seq_len` as far as they are given.
         seq_len: tokens of the text.
 

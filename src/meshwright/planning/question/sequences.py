@@ -17,7 +17,7 @@ def lengths_asked(job: JobFields) -> Lengths:
     """The distribution of lengths, none where all are alike.
 
     Args:
-        job: as asked.
+        job: the job as asked.
 
     Raises:
         InputError: every problem of the lengths, of their packing and of the context ranks, together.

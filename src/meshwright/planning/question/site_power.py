@@ -33,7 +33,7 @@ def with_prices(cluster: ClusterSpec, prices: Mapping[str, Price]) -> tuple[Clus
 
     Args:
         cluster: any groups.
-        prices: by the name of the device.
+        prices: the prices by the name of the device.
     """
     notes: dict[str, Assumption] = {}
 
@@ -59,7 +59,7 @@ def with_power(
         cluster: any groups.
         power_w: mean of one device over a step.
         pue: power of the site over that of its devices.
-        carbon_kg_per_kwh: of its electricity.
+        carbon_kg_per_kwh: the kg of carbon per kWh of its electricity.
     """
     if power_w is not None:
         groups = tuple(replace(group, power_w_per_device=power_w) for group in cluster.groups)

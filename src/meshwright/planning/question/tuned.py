@@ -85,10 +85,10 @@ def beside_whole(lora: Adapters) -> Lora:
     """Adapters beside weights kept in fp32, as `--weight-dtype fp32` says it of frozen ones.
 
     Args:
-        lora: as `read_lora` takes it.
+        lora: the LoRA settings as `read_lora` takes it.
 
     Raises:
-        InputError: as `read_lora`, or another format is stated for the same weights.
+        InputError: an error of `read_lora`, or another format is stated for the same weights.
     """
     found = read_lora(lora)
     if found.base not in (None, "fp32"):
@@ -305,8 +305,8 @@ def with_targets_there(model: ModelSpec, lora: Adapters) -> tuple[Lora, tuple[st
     """Adapters of a file without targets that match nothing, as PEFT leaves them out where others match.
 
     Args:
-        model: as it is trained otherwise.
-        lora: as a file says them.
+        model: the model as it is trained otherwise.
+        lora: the LoRA settings as a file says them.
 
     Returns:
         The adapters, and the targets that were left out.

@@ -40,8 +40,8 @@ def neighbours(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]
 
     Args:
         row: the plan.
-        model: for layers and experts.
-        devices: that the rows use; the data degree takes what the others leave.
+        model: the model for layers and experts.
+        devices: the number of devices that the rows use; the data degree takes what the others leave.
     """
     seen = {row}
     for lever, changed in _variants(row, model, devices):
@@ -55,9 +55,9 @@ def repairs(row: PlanRow, model: ModelSpec, devices: int, precision: Precision) 
 
     Args:
         row: the plan.
-        model: for layers and experts.
-        devices: that the rows use.
-        precision: of the workload: tiles of the optimizer help where it reads a copy of all gradients.
+        model: the model for layers and experts.
+        devices: the number of devices that the rows use.
+        precision: the precision of the workload: tiles of the optimizer help where it reads a copy of all gradients.
     """
     fixed = with_data_degree(row, devices)
     seen = {row}

@@ -137,11 +137,11 @@ def fitting(
 
     Args:
         row: the plan.
-        estimate: of it.
-        model: that it trains.
-        cluster: that it runs on.
+        estimate: the estimate of it.
+        model: the model that it trains.
+        cluster: the cluster that it runs on.
         workload: the step.
-        space: where it was found.
+        space: the space where it was found.
     """
     plan = expand(row, model, workload.seq_len)
     job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)

@@ -175,7 +175,7 @@ def fix_of(repairs: tuple[JobRepair, ...], *, pinned: bool = False) -> str:
     """Repairs as people read them, one a line.
 
     Args:
-        repairs: of the job.
+        repairs: the repairs of the job.
         pinned: whether axes of plans were pinned, which nobody freed yet.
     """
     lines = ["free a pin"] if pinned else []

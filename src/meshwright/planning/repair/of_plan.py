@@ -42,7 +42,7 @@ def repairs_of_plan(
     """One change that makes a row legal and fit, else two, quickest first.
 
     Args:
-        row: of the plan.
+        row: the row of the plan.
         inputs: its model, cluster and workload.
         short_bytes: more than is predicted, which must fit too.
         spelled: how the file that is repaired says a row.

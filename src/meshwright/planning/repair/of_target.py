@@ -20,7 +20,7 @@ def of_degrees(rule: JobRule, job: Job) -> tuple[Problem, ...]:
     """What a target refuses of a plan's degrees: a trainer like it has its own models, formats, optimizer, adapters.
 
     Args:
-        rule: of the target.
+        rule: the rule of the target.
         job: the plan and what it is for.
     """
     usual = replace(job.workload, precision=PRECISIONS["bf16"], optimizer="adamw", attention_kernel="flash")
@@ -36,7 +36,7 @@ def as_said(
     Tensor ranks that a repair adds come with sequence parallelism; a target without it has them without.
 
     Args:
-        row: of a plan that is legal.
+        row: the row of a plan that is legal.
         inputs: its model, cluster and workload.
         rule: what the target refuses; None without a target.
         sayable: whether the user's own file can say a row; None where any file can.

@@ -35,9 +35,9 @@ def in_tiles(
 
     Args:
         tried: plans of least memory.
-        model: of the job.
-        cluster: of one kind of device.
-        workload: of the job.
+        model: the model of the job.
+        cluster: the cluster of one kind of device.
+        workload: the workload of the job.
 
     Returns:
         What to say, what it means, and the plan; None where nothing fits.

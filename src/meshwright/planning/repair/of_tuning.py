@@ -92,7 +92,7 @@ def under_unsloth(
 
     Args:
         model: trained as it is asked for.
-        cluster: of one kind of device.
+        cluster: the cluster of one kind of device.
         workload: the step.
 
     Returns:

@@ -93,9 +93,9 @@ def post_mortem(
     """The message of a log that tells the most, beside the prediction.
 
     Args:
-        log: of one or of all ranks.
+        log: the log of one or of all ranks.
         job: what the run was, or was meant to be.
-        estimate: of its plan.
+        estimate: the estimate of its plan.
         row: the plan, where it is one row; with it, plans are looked for that the run may have run instead.
 
     Raises:

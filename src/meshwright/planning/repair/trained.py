@@ -26,7 +26,7 @@ def trained_by_some(
 
     Args:
         space_for: the search space for a number of devices.
-        model: with adapters.
+        model: the model with adapters.
         workload: the step.
         software_given: the framework was stated, and prices whatever any trainer runs where it is the own of none.
     """

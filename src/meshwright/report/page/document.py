@@ -46,7 +46,7 @@ def view_data(
     """What one view draws of one plan.
 
     Args:
-        name: of `VIEWS`.
+        name: the name of `VIEWS`.
         source: the answer.
         plan: one of its plans, or one that is made of them by changing something.
         asked: what the view of a live page wants besides: its module then has `live_data(plan, source, asked)`.

@@ -21,7 +21,7 @@ def deflated(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Columns one behind the other, deflated: `assets/packed.js` takes them apart.
 
     Args:
-        columns: by name, of `i1`, `u1`, `i2`, `u2`, `i4`, `f4` or `f8`.
+        columns: the columns by name, of `i1`, `u1`, `i2`, `u2`, `i4`, `f4` or `f8`.
     """
     whole = b"".join(_little(column).tobytes() for column in columns.values())
     return {
@@ -43,10 +43,10 @@ def gaps_and_durations(
     before it ends once it is read again.
 
     Args:
-        start_s: of each task, worker after worker in order.
-        end_s: of each task.
+        start_s: the start in seconds of each task, worker after worker in order.
+        end_s: the end in seconds of each task.
         usual_s: length of tasks of its kind.
-        worker: of each task.
+        worker: the worker of each task.
         tick_s: length of a tick.
 
     Returns:

@@ -67,8 +67,8 @@ def module_texts(views: Sequence[str] = (*VIEWS, *LIVE_VIEWS), *, live: bool = F
     """Every module of the page by its path in `assets`, with the list of views that is made here.
 
     Args:
-        views: that the page has.
-        live: with those that ask a server.
+        views: the views that the page has.
+        live: whether the modules that ask a server are among them.
     """
     return _of_views(tuple(views), live)
 

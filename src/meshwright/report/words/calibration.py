@@ -15,8 +15,8 @@ def learned_lines(
     """What was measured, what moved, and what one step cannot separate.
 
     Args:
-        learned: from the step.
-        measured_s: of the step.
+        learned: what was learned from the step.
+        measured_s: the measured seconds of the step.
         steps: used, and read from the log.
         memory: bytes predicted, and measured where the log prints them.
     """

@@ -19,9 +19,9 @@ def check_sentence(
     """The verdict on a plan that was checked.
 
     Args:
-        title: of the plan.
+        title: the title of the plan.
         question: the plan with its model and cluster.
-        estimate: of it; None where it is not legal.
+        estimate: the estimate of it; None where it is not legal.
         violations: how many there are.
         better: name and gain of a quicker plan.
     """

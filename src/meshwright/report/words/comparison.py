@@ -37,10 +37,10 @@ def comparison_sentence(ratio: float, a: StepPrice, b: StepPrice, rates: tuple[f
     """Which plan is faster, by what, and how their memory compares.
 
     Args:
-        ratio: by what share of the first the second is slower.
+        ratio: the ratio by what share of the first the second is slower.
         a: the first plan.
         b: the second.
-        rates: of both with their unit where they do different work; None where their seconds compare.
+        rates: the rates of both with their unit where they do different work; None where their seconds compare.
     """
     verdict = "tie" if tied(ratio, a) else f"the second is {slower(ratio)}"
     parts = parts_text(differing_parts(a, b)) if rates is None else ""
@@ -81,7 +81,7 @@ def training_settings(job: PlannedJob) -> Iterator[str]:
     """Names of the settings that decide what is trained; another value of any other changes its execution alone.
 
     Args:
-        job: whose schedule counts where it applies gradients that are not of the present weights.
+        job: the job whose schedule counts where it applies gradients that are not of the present weights.
     """
     yield from _OF_TRAINING
     if not all(schedule_named(line.schedule.name).exact_semantics for line in job.plan.pipelines):

@@ -38,9 +38,9 @@ def rung(label: str, estimate: StepPrice, before: StepPrice | None, *, name: str
 
     Args:
         label: what was changed.
-        estimate: of the plan.
-        before: of the rung before; None for the first and after one that is not legal.
-        name: of the plan; the label by default.
+        estimate: the estimate of the plan.
+        before: the estimate of the rung before; None for the first and after one that is not legal.
+        name: the name of the plan; the label by default.
     """
     place = f" on {estimate.place(estimate.fullest)}" if len(estimate.stages) > 1 and not name else ""
     text = f"{FITS_WORDS[estimate.fits]} ({peak_text(estimate)}{place}), {seconds(estimate.step_time_s)}"
@@ -52,10 +52,10 @@ def neighbour_step(change: str, estimate: StepPrice, chosen: StepPrice, *, name:
     """A plan one change away beside the chosen one.
 
     Args:
-        change: from the chosen plan.
-        estimate: of the changed plan.
-        chosen: of the chosen plan.
-        name: of the changed plan; the change by default.
+        change: the change from the chosen plan.
+        estimate: the estimate of the changed plan.
+        chosen: the estimate of the chosen plan.
+        name: the name of the changed plan; the change by default.
     """
     place = f" on {estimate.place(estimate.fullest)}" if not name else ""
     loses = against(chosen, estimate)
@@ -78,8 +78,8 @@ def effect_line(effect: Effect, step_time_s: float) -> str:
     """What a number does to the step: `16-bit GEMM speed -20% -> step +21%, +20% -> -9.8% (literature)`.
 
     Args:
-        effect: of the number.
-        step_time_s: with the number as it is.
+        effect: the effect of the number.
+        step_time_s: the seconds of a step with the number as it is.
     """
     worse, better = (
         signed_percent(time_s / step_time_s - 1) for time_s in (effect.step_time_worse_s, effect.step_time_better_s)

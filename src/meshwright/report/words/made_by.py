@@ -13,7 +13,7 @@ def made_by_words(made_by: Mapping[str, Any]) -> str:
     """`meshwright 1.2.0 (commit 0123456789ab), calibration of 2026-11-29 (1c55e2b758cb)`.
 
     Args:
-        made_by: of an answer; what it does not say is left out.
+        made_by: the record of what made an answer; what it does not say is left out.
     """
     version, commit, calibration = (made_by.get(key) for key in ("version", "commit", "calibration"))
     said = f"meshwright {version}" + (f" (commit {commit[:SHOWN_DIGITS]})" if commit else "")

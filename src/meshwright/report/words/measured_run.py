@@ -59,7 +59,7 @@ def log_sentence(estimate: StepEstimate, measured_s: float, steps: tuple[int, in
     """How far prediction and measurement are apart, and whether that was to be expected.
 
     Args:
-        estimate: of the plan.
+        estimate: the estimate of the plan.
         measured_s: median of the steady steps.
         steps: used, and read from the log.
     """
@@ -114,7 +114,7 @@ def advice(job: Job, gap: float, late: Mapping[str, float], found: Sequence[Caus
     """What to look at, by parts that take longer and numbers that explain most; then how predictions take the run in.
 
     Args:
-        job: that ran.
+        job: the job that ran.
         gap: measured over predicted step, less 1.
         late: measured minus predicted of the parts that the run reports, over the step.
         found: the causes.

@@ -40,8 +40,8 @@ def unproven_text(devices: int, at_least: int) -> str:
     """What a limit left open of the fewest devices; nothing where no count between could be enough.
 
     Args:
-        devices: that are enough.
-        at_least: as many may be enough, fewer are not.
+        devices: the number of devices that are enough.
+        at_least: the count that may be enough; fewer are not.
     """
     if at_least >= devices:
         return ""
@@ -55,10 +55,10 @@ def limiting_batch_text(devices: int, batch: int, seq_len: int, usual_devices: i
     """What an assumed batch has to do with many devices; nothing where it was chosen for as many.
 
     Args:
-        devices: that are the answer.
+        devices: the number of devices that are the answer.
         batch: sequences of a step that nobody stated.
         seq_len: tokens of each.
-        usual_devices: for whose number the batch was chosen.
+        usual_devices: the number of usual devices for whose number the batch was chosen.
     """
     if devices <= usual_devices:
         return ""

@@ -34,7 +34,7 @@ def assumption_name(name: str) -> str:
     """`global batch` for `global_batch`.
 
     Args:
-        name: of an assumption, in an answer's data.
+        name: the name of an assumption, in an answer's data.
     """
     return _ASSUMED_AS.get(name, name)
 

@@ -54,7 +54,7 @@ class HostStep(ShardedStep):
         """One rank to a device.
 
         Args:
-            devices: as many as ranks.
+            devices: the devices, as many as ranks.
             gradients_too: whether it returns the mean gradients behind state and loss.
         """
         placed = HOST in _memories(devices)
@@ -72,7 +72,7 @@ class HostStep(ShardedStep):
         """Main weights and moments in parts, an axis for ranks in front; weights in parts under zero 3, else whole.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         parts = jax.tree.map(self._parts, weights)
         state = {
@@ -172,7 +172,7 @@ def swapped_model(model: Model, devices: Sequence[Any]) -> Decoder:
 
     Args:
         model: the decoder; other models are refused before.
-        devices: that run it.
+        devices: the devices that run it.
 
     Raises:
         UnsupportedError: the backend has no such memory.

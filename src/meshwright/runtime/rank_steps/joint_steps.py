@@ -59,7 +59,7 @@ class JointStep(ShardedStep):
         """What ranks hold, an axis for them in front of what is in parts.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         parts = jax.tree.map(self._parts, weights)
         held = parts if self.zero == 3 else weights
@@ -78,7 +78,7 @@ class JointStep(ShardedStep):
         """One step on one rank; as `RankStep.rank`.
 
         Args:
-            state: as `initial` makes it.
+            state: the state as `initial` makes it.
             batch: [micro-batches x samples of the fullest rank, ...]; what is behind this rank's own is not read.
         """
         key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
@@ -126,7 +126,7 @@ class JointStep(ShardedStep):
         """A state with all weights and moments whole.
 
         Args:
-            state: as `initial` makes it.
+            state: the state as `initial` makes it.
         """
         weights = self.whole(state["weights"]) if self.zero == 3 else state["weights"]
         moments = {name: self.whole(parts) for name, parts in state["moments"].items()}
@@ -136,7 +136,7 @@ class JointStep(ShardedStep):
         """The other way round.
 
         Args:
-            state: as `joined` makes it.
+            state: the state as `joined` makes it.
         """
         weights = self.cut(state["weights"]) if self.zero == 3 else state["weights"]
         moments = {name: self.cut(whole) for name, whole in state["moments"].items()}
@@ -146,7 +146,7 @@ class JointStep(ShardedStep):
         """What all ranks hold in parts, as one.
 
         Args:
-            parts: with an axis for the ranks in front.
+            parts: the parts with an axis for the ranks in front.
         """
         return jax.tree.map(lambda part, like: shaped(part.ravel(), like), parts, self._shapes())
 
@@ -223,7 +223,7 @@ def of_whole(
 
     Args:
         ranks: what holds them.
-        step: of whole weights and moments.
+        step: the step of whole weights and moments.
     """
 
     def alone(state: State, batch: Any) -> tuple[State, jax.Array, Any]:

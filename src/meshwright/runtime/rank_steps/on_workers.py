@@ -39,8 +39,8 @@ class RanksOnWorkers:
         """Run the step; as `RanksOnDevices`.
 
         Args:
-            state: as `RankStep.initial` makes it, or as the step before returned it.
-            batch: of all ranks.
+            state: the state as `RankStep.initial` makes it, or as the step before returned it.
+            batch: the batch of all ranks.
         """
         if self.runtime is None:
             program, self._returns = ranks_program(self._ranks, state, batch)
@@ -62,8 +62,8 @@ def ranks_program(ranks: RanksOnDevices, state: State, batch: Any) -> tuple[Step
 
     Args:
         ranks: the step.
-        state: as `RankStep.initial` makes it, or its shapes.
-        batch: of all ranks, or its shapes.
+        state: the state as `RankStep.initial` makes it, or its shapes.
+        batch: the batch of all ranks, or its shapes.
 
     Returns:
         The program; and the tree of its results.

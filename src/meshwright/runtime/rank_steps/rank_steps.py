@@ -75,7 +75,7 @@ class RankStep:
         """The state before the first step; what replicas have of their own has an axis for them in front.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
 
         def each(leaf: jax.Array) -> jax.Array:
@@ -109,7 +109,7 @@ class RankStep:
         """One step on one rank: its own parts of the state without the axis in front, its samples.
 
         Args:
-            state: as `initial` makes it.
+            state: the state as `initial` makes it.
             batch: [samples, ...] of this rank.
 
         Returns:
@@ -229,7 +229,7 @@ class RankStep:
         """One rank to a device.
 
         Args:
-            devices: as many as ranks.
+            devices: the devices, as many as ranks.
             gradients_too: whether it returns the mean gradients behind state and loss.
         """
         mesh = Mesh(np.array(devices).reshape(self.replicas, self.inner), (REPLICAS, INNER))
@@ -244,7 +244,7 @@ class RanksOnDevices:
 
         Args:
             rank: the step.
-            mesh: of its devices, replicas x inner.
+            mesh: the mesh of its devices, replicas x inner.
             gradients_too: whether it returns the mean gradients.
         """
         self._rank, self.mesh, self._gradients_too = rank, mesh, gradients_too
@@ -256,8 +256,8 @@ class RanksOnDevices:
         """Run the step.
 
         Args:
-            state: as `RankStep.initial` makes it.
-            batch: of all ranks.
+            state: the state as `RankStep.initial` makes it.
+            batch: the batch of all ranks.
         """
         given = self._placed(state, batch)
         after, *more = self._jitted(state)(*given)
@@ -269,7 +269,7 @@ class RanksOnDevices:
         """How the leaves of a state lie on the mesh.
 
         Args:
-            state: as `RankStep.initial` makes it, or its shapes.
+            state: the state as `RankStep.initial` makes it, or its shapes.
         """
         own = self._rank.own(state)
         return [_spec(own[name]) for name in sorted(state) for _ in jax.tree.leaves(state[name])]
@@ -295,8 +295,8 @@ class RanksOnDevices:
         """The program as XLA has compiled it.
 
         Args:
-            state: as `RankStep.initial` makes it.
-            batch: of all ranks.
+            state: the state as `RankStep.initial` makes it.
+            batch: the batch of all ranks.
         """
         return str(self._jitted(state).lower(*self._placed(state, batch)).compile().as_text())
 
@@ -304,8 +304,8 @@ class RanksOnDevices:
         """The program as XLA is given it, for these devices or others.
 
         Args:
-            state: as `RankStep.initial` makes it.
-            batch: of all ranks.
+            state: the state as `RankStep.initial` makes it.
+            batch: the batch of all ranks.
             platform: what it is for, `cuda` for example.
         """
         traced = self._jitted(state).trace(*self._placed(state, batch))
@@ -322,8 +322,8 @@ class RanksOnDevices:
         """The step of all ranks, as JAX traces it.
 
         Args:
-            state: as `RankStep.initial` makes it.
-            batch: of all ranks.
+            state: the state as `RankStep.initial` makes it.
+            batch: the batch of all ranks.
         """
         own, whole = self._rank.own(state), PartitionSpec()
 

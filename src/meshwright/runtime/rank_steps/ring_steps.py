@@ -77,7 +77,7 @@ class RingStep(ShardedStep):
         """Groups of layers by the rank that keeps them, and parts of the ends, an axis for ranks in front.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         held = self.held(weights)
         return {"weights": held, "moments": self.optimizer.init(held), "step": jnp.zeros((), jnp.int32)}
@@ -86,7 +86,7 @@ class RingStep(ShardedStep):
         """Weights, or gradients, as ranks keep them.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         home = np.array([self._home(rank) for rank in range(self.ranks)])
         stacked = jax.tree.map(lambda *own: jnp.stack(own), *weights["layers"])
@@ -98,7 +98,7 @@ class RingStep(ShardedStep):
         """Weights of the model from what all ranks keep.
 
         Args:
-            held: as `held` makes it.
+            held: the state as `held` makes it.
         """
         place = np.argsort([self._home(rank) for rank in range(self.ranks)])
         stacked = jax.tree.map(lambda leaf: leaf[place].reshape(-1, *leaf.shape[2:]), held["layers"])
@@ -250,8 +250,8 @@ def ring_refusals(row: PlanRow, spec: ModelSpec | None, layers: int) -> Iterator
 
     Args:
         row: the plan.
-        spec: of the model; None for the perceptron.
-        layers: of the model as it runs.
+        spec: the spec of the model; None for the perceptron.
+        layers: the number of layers of the model as it runs.
     """
     word, alike = row.sharding_word, None if spec is None else len(spec.kinds())
     if alike is None or alike > 1:

@@ -46,7 +46,7 @@ class ShardedStep(RankStep):
         """Parts of all ranks, an axis for them in front.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         parts = jax.tree.map(self._parts, weights)
         return {"weights": parts, "moments": self.optimizer.init(parts), "step": jnp.zeros((), jnp.int32)}
@@ -146,7 +146,7 @@ def shaped(flat: jax.Array, like: Any) -> jax.Array:
     """A tensor from all its parts behind one another.
 
     Args:
-        flat: with what pads the last part.
-        like: of its shape.
+        flat: the flat with what pads the last part.
+        like: an array of its shape.
     """
     return flat[: like.size].reshape(like.shape)

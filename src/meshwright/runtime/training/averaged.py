@@ -68,7 +68,7 @@ class AveragedTraining(Training):
         """The step under the plan, as `AveragedStep`.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the mean gradients of the replicas behind state and loss.
         """
         return AveragedStep(self.of_one.step(devices, gradients_too=True), gradients_too=gradients_too)
@@ -100,8 +100,8 @@ class AveragedStep(RankedStep):
         """Run the step on the devices.
 
         Args:
-            state: as `AveragedTraining.initial` makes it.
-            batch: of all replicas, one behind the other.
+            state: the state as `AveragedTraining.initial` makes it.
+            batch: the batch of all replicas, one behind the other.
         """
         made = _averaged(self._of_one, state, batch)
         return made if self._gradients_too else made[:2]
@@ -110,8 +110,8 @@ class AveragedStep(RankedStep):
         """What is run for each replica.
 
         Args:
-            state: before the step.
-            batch: of all replicas.
+            state: the state before the step.
+            batch: the batch of all replicas.
         """
         replicas = state["replicas"]
         compiled: CompiledStep = self._of_one.lower(replicas[0], next(_shares(batch, len(replicas))))
@@ -127,8 +127,8 @@ def _averaged(of_one: Callable[[Any, Any], Any], state: State, batch: Any) -> tu
 
     Args:
         of_one: the step of one: its next state, loss and gradients.
-        state: before it.
-        batch: of all.
+        state: the state before it.
+        batch: the batch of all.
     """
     before = state["replicas"]
     made = [of_one(one, part) for one, part in zip(before, _shares(batch, len(before)), strict=True)]

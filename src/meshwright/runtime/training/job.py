@@ -71,6 +71,6 @@ def held(worker: Worker) -> tuple[int, ...]:
     """Numbers of the devices of a worker.
 
     Args:
-        worker: of a plan.
+        worker: the worker of a plan.
     """
     return tuple(number for first, last in worker.devices for number in range(first, last + 1))

@@ -80,7 +80,7 @@ class JointTraining(JobTraining):
         """The step under the plan, as `RankedStep`.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
 
         Raises:
@@ -108,7 +108,7 @@ class JointTraining(JobTraining):
         """A state as checkpoints have it, whatever the plan: weights and moments whole.
 
         Args:
-            state: of all ranks, here or with workers.
+            state: the state of all ranks, here or with workers.
         """
         here = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), state)
         return self.ranks.joined(here)
@@ -117,7 +117,7 @@ class JointTraining(JobTraining):
         """The state of a checkpoint in parts of these ranks.
 
         Args:
-            saved: as `saved` makes it.
+            saved: the state as `saved` makes it.
         """
         return self.ranks.parted(saved)
 
@@ -160,8 +160,8 @@ class DealtStep(RankedStep):
         """Nothing is compiled before the first call.
 
         Args:
-            step: of all ranks.
-            places: as `samples_by_rank` has them.
+            step: the step of all ranks.
+            places: the places as `samples_by_rank` has them.
         """
         super().__init__(step)
         self._places = places
@@ -170,8 +170,8 @@ class DealtStep(RankedStep):
         """Run the step on the devices.
 
         Args:
-            state: as `JointTraining.initial` makes it.
-            batch: of all pipelines, one behind the other.
+            state: the state as `JointTraining.initial` makes it.
+            batch: the batch of all pipelines, one behind the other.
         """
         return super().__call__(state, jax.tree.map(lambda leaf: np.asarray(leaf)[self._places], batch))
 
@@ -189,8 +189,8 @@ def samples_by_rank(ranks: JointStep) -> Int[np.ndarray, " dealt"]:
     """Places in the batch of the samples of each rank, micro-batch by micro-batch, all as many as the fullest has.
 
     Args:
-        ranks: and their shares; the batch holds the samples of one pipeline behind those of another, of each its
-            micro-batches one after the other, shared out to its ranks in order.
+        ranks: the ranks and their shares; the batch holds the samples of one pipeline behind those of another, of each
+            its micro-batches one after the other, shared out to its ranks in order.
     """
     most = max(share.samples for share in ranks.shares)
     first, dealt = 0, []

@@ -32,7 +32,7 @@ class MixedTraining(JobTraining):
         """The model as a pipeline runs it.
 
         Args:
-            pipeline: of the plan.
+            pipeline: the pipeline of the plan.
         """
         form, plain = model_form(self.job.plan, pipeline), self.plain_model()
         assert isinstance(plain, Decoder)
@@ -46,7 +46,7 @@ class MixedTraining(JobTraining):
         """The step under the plan.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
         if self.scaling is not None:

@@ -64,7 +64,7 @@ class PlannedTraining(ABC):
         """The step under the plan.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
 
@@ -77,7 +77,7 @@ class PlannedTraining(ABC):
         """A training step of the mean of its samples, on the workers that are asked for.
 
         Args:
-            step: of state and batch.
+            step: the step of state and batch.
             method: how it is cut.
         """
         made: ParallelizedStep = parallelize(
@@ -153,7 +153,7 @@ class PlannedTraining(ABC):
         """A state as checkpoints have it, whatever the plan: weights and moments whole.
 
         Args:
-            state: of this plan.
+            state: the state of this plan.
         """
         return state
 
@@ -161,7 +161,7 @@ class PlannedTraining(ABC):
         """The state of a checkpoint as this plan has it.
 
         Args:
-            saved: as `saved` makes it.
+            saved: the state as `saved` makes it.
         """
         return saved
 
@@ -169,7 +169,7 @@ class PlannedTraining(ABC):
         """Experts that weights choose for the tokens of the first step; None for a model without experts.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         model = self.plain_model()
         if not isinstance(model, Decoder) or not model.spec.is_moe:
@@ -191,7 +191,7 @@ class PlannedTraining(ABC):
 
         Args:
             first: step, counted from 0.
-            count: of the steps.
+            count: the count of the steps.
         """
         return joined([self.batch(step) for step in range(first, first + count)])
 
@@ -200,6 +200,6 @@ def joined(batches: Sequence[Any]) -> Any:
     """Batches one behind the other.
 
     Args:
-        batches: at least one.
+        batches: the batches, at least one.
     """
     return batches[0] if len(batches) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)

@@ -104,7 +104,7 @@ class RankTraining(Training):
         """The step under the plan, as `RankedStep`.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
 
         Raises:
@@ -129,7 +129,7 @@ class RankedStep:
         """Nothing is compiled before the first call.
 
         Args:
-            step: of all ranks.
+            step: the step of all ranks.
         """
         self.ranks = step
 
@@ -137,8 +137,8 @@ class RankedStep:
         """Run the step on the devices.
 
         Args:
-            state: as `RankTraining.initial` makes it.
-            batch: of all ranks.
+            state: the state as `RankTraining.initial` makes it.
+            batch: the batch of all ranks.
         """
         return self.ranks(state, batch)
 

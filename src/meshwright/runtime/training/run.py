@@ -59,7 +59,7 @@ class Training(PlannedTraining):
         """The model with the plan's recomputation.
 
         Args:
-            grid: of a stage's devices; None for one device.
+            grid: the grid of a stage's devices; None for one device.
         """
         return model_of(
             self.spec,
@@ -80,7 +80,7 @@ class Training(PlannedTraining):
         """The step under the plan.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
         model = self.model(grid_of(self.row))

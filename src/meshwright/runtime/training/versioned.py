@@ -81,7 +81,7 @@ class VersionedTraining(Training):
         """Updates that the weights of each stage have seen in a call when they run each micro-batch.
 
         Args:
-            steps: in the call.
+            steps: the number of steps in the call.
         """
         row, count = self.row, steps * self.row.micro_batches
         table = schedule_named(row.schedule).updates(row.pp, count, row.vpp, steps * self.updates_per_step).table
@@ -92,7 +92,7 @@ class VersionedTraining(Training):
         """The model cut where the plan says, so that it is known which stage updates which weight.
 
         Args:
-            grid: of a stage's devices; None for one device.
+            grid: the grid of a stage's devices; None for one device.
         """
         plain = Training.model(self, grid)
         assert isinstance(plain, Decoder | Perceptron)
@@ -102,7 +102,7 @@ class VersionedTraining(Training):
         """The step under the plan, as `VersionedStep`.
 
         Args:
-            devices: at least as many as the plan has.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the mean of gradients that Adam keeps behind state and losses.
         """
         return VersionedStep(self, devices, gradients_too=gradients_too)
@@ -111,8 +111,8 @@ class VersionedTraining(Training):
         """Some steps as one call.
 
         Args:
-            devices: at least as many as the plan has.
-            steps: in the call.
+            devices: the devices, at least as many as the plan has.
+            steps: the number of steps in the call.
         """
         method = method_of(self.row, devices, self.seq_len)
         several = replace(
@@ -171,7 +171,7 @@ class VersionedTraining(Training):
         """Stage of each weight: the embedding is in the first, the head in the last.
 
         Args:
-            weights: of the model.
+            weights: the weights of the model.
         """
         stage_of = np.repeat(np.arange(len(self.stage_layers)), self.stage_layers).tolist()
 
@@ -203,8 +203,8 @@ class VersionedStep:
         """Nothing is compiled before the first call.
 
         Args:
-            training: whose steps.
-            devices: at least as many as the plan has.
+            training: the training that takes these steps.
+            devices: the devices, at least as many as the plan has.
             gradients_too: whether calls return the mean of gradients as well.
         """
         self._training, self._gradients_too = training, gradients_too
@@ -215,8 +215,8 @@ class VersionedStep:
         """Run the steps of a batch on the devices.
 
         Args:
-            state: before them.
-            batch: of one or more steps, one behind the other.
+            state: the state before them.
+            batch: the batch of one or more steps, one behind the other.
 
         Returns:
             The next state, the loss of each step, and the mean of gradients where asked.
@@ -230,8 +230,8 @@ class VersionedStep:
         """What is run for the steps of a batch.
 
         Args:
-            state: before them.
-            batch: of one or more steps.
+            state: the state before them.
+            batch: the batch of one or more steps.
         """
         return self._for(batch)[0].lower(state, batch)
 

@@ -81,7 +81,8 @@ class WorkerDevices:
         Args:
             given: environment of the driver, whose other settings for XLA are kept.
             count: devices of the worker.
-            first: of its devices among those of its machine that the driver may use; None where Ray says which.
+            first: the number of its first device among those of its machine that the driver may use; None where Ray
+                says which.
 
         Raises:
             InputError: the driver may use fewer devices, or a TPU process cannot have so many.
@@ -126,9 +127,9 @@ def owned_by(named: str | Sequence[str], workers: int, hosts: int) -> list[Worke
     """What every worker owns.
 
     Args:
-        named: for all workers, or by mesh.
-        workers: in all.
-        hosts: that share each mesh.
+        named: the devices named for all workers, or by mesh.
+        workers: the number of workers in all.
+        hosts: the number of hosts that share each mesh.
 
     Raises:
         InputError: a name that is not known, or names for other meshes.
@@ -152,7 +153,7 @@ def worker_environments(
     """What each worker is started with.
 
     Args:
-        owned: of each worker.
+        owned: the devices that each worker owns.
         counts: devices of each.
         given: environment of the driver.
         here: whether all are processes of this machine, which share out its devices in order.

@@ -66,9 +66,9 @@ class Crew(Protocol):
         """Start a call of a worker's method; one at a time.
 
         Args:
-            mesh: of the worker.
-            name: of the method of `MeshWorker`.
-            arguments: of the method.
+            mesh: the mesh of the worker.
+            name: the name of the method of `MeshWorker`.
+            arguments: the arguments of the method.
         """
         ...
 
@@ -76,8 +76,8 @@ class Crew(Protocol):
         """Answers to calls, of at least one worker unless time runs out.
 
         Args:
-            meshes: whose answers are wanted.
-            limit_s: to wait.
+            meshes: the meshes whose answers are wanted.
+            limit_s: the limit in seconds to wait.
         """
         ...
 
@@ -89,7 +89,7 @@ class Crew(Protocol):
         """Let the workers go.
 
         Args:
-            kill: without giving them time.
+            kill: whether to stop them without giving them time.
         """
         ...
 
@@ -106,9 +106,9 @@ def run_together(
     Args:
         crew: the workers.
         calls: method and arguments by mesh.
-        limit_s: in which every worker answers or goes on to another instruction.
-        lists: of all workers, to say where one was.
-        hosts: that share each mesh.
+        limit_s: the limit in seconds in which every worker answers or goes on to another instruction.
+        lists: the instruction lists of all workers, to say where one was.
+        hosts: the number of hosts that share each mesh.
 
     Returns:
         What the methods returned, by mesh.

@@ -51,10 +51,10 @@ class HostedExecutor(MeshExecutor):
         """Nothing is compiled yet.
 
         Args:
-            part: of the program.
+            part: the part of the program.
             functions: what executables compute, flat in and out.
             mesh: its devices, of all hosts.
-            channel: to another worker.
+            channel: the channel to another worker.
             watch: called with the place in the list before each instruction.
         """
         super().__init__(part.mesh, part.instructions, part.buffers, functions, mesh, {}, watch)
@@ -76,7 +76,7 @@ class HostedExecutor(MeshExecutor):
         """Send this host's share of values to every host of another mesh that wants some of it.
 
         Args:
-            values: of this mesh.
+            values: the values of this mesh.
             given: buffers that hold or held them.
             wanted: buffers of the other mesh that they become.
         """
@@ -190,7 +190,7 @@ def parts_here(value: jax.Array) -> list[tuple[Box, np.ndarray]]:
     """The parts of an array that this host has and no host before it.
 
     Args:
-        value: over the devices of several hosts.
+        value: the value over the devices of several hosts.
     """
     array = jax.random.key_data(value) if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else value
     return [
@@ -207,7 +207,7 @@ def together_again(parts: Sequence[tuple[Box, np.ndarray]]) -> np.ndarray:
     """The whole of an array from the parts of all hosts.
 
     Args:
-        parts: of every host.
+        parts: the parts of every host.
     """
     shape = [max(box[axis][1] for box, _ in parts) for axis in range(len(parts[0][0]))]
     whole = np.empty(shape, parts[0][1].dtype)

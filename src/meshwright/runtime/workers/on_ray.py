@@ -47,8 +47,8 @@ class RayCrew:
 
         Args:
             environments: what each adds to its environment before JAX starts.
-            address: of the cluster, as `ray_cluster.connect` takes it; without it the one this process has joined, or
-                one of this machine.
+            address: the address of the cluster, as `ray_cluster.connect` takes it; without it the one this process has
+                joined, or one of this machine.
             owned: what each owns beside processors, as Ray counts it: `{"GPU": 2}`.
 
         Raises:

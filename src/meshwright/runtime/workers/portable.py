@@ -56,7 +56,7 @@ class WorkerProgram:
 
         Args:
             mesh: any.
-            host: of that mesh.
+            host: the host of that mesh.
         """
         return mesh * self.hosts + host
 
@@ -71,7 +71,7 @@ def worker_programs(program: StepProgram, meshes: list[Mesh], platforms: Sequenc
     Args:
         program: whole.
         meshes: one per list; only their axes matter.
-        platforms: of the devices that each of them has, as JAX calls them.
+        platforms: the platforms of the devices that each of them has, as JAX calls them.
 
     Raises:
         InputError: a function calls back into Python, or is otherwise bound to this process.

@@ -143,7 +143,7 @@ def serve_driver(mesh: int, control: int, places: int) -> None:
     """Do what the driver asks until it closes its end.
 
     Args:
-        mesh: of this worker.
+        mesh: the mesh of this worker.
         control: file of the worker's end of the socket pair.
         places: file of the memory that says where workers are.
     """

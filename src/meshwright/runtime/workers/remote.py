@@ -40,10 +40,10 @@ class RemoteRuntime:
             program: what to run.
             meshes: one per list; their shapes and axes are those of the workers' meshes.
             hire: makes a crew from the number of devices of each worker.
-            timeout_s: in which a worker goes on to its next instruction, or counts as hung.
-            hosts: that share each mesh; workers are counted host by host, then mesh by mesh.
-            beside: whose workers run this program too, with the values that they keep.
-            platforms: of the devices that each mesh has there, as JAX calls them; CPUs without it.
+            timeout_s: the timeout in seconds in which a worker goes on to its next instruction, or counts as hung.
+            hosts: the number of hosts that share each mesh; workers are counted host by host, then mesh by mesh.
+            beside: the program whose workers run this one too, with the values that they keep.
+            platforms: the platforms of the devices that each mesh has there, as JAX calls them; CPUs without it.
         """
         self.program, self.meshes, self.hosts = program, tuple(meshes), hosts
         self._hire, self._timeout_s = hire, timeout_s
@@ -74,7 +74,7 @@ class RemoteRuntime:
         """Another program for the same workers, which may take what this one leaves there, and the other way round.
 
         Args:
-            program: for the same meshes.
+            program: the program for the same meshes.
         """
         return RemoteRuntime(program, self.meshes, self._hire, self._timeout_s, self.hosts, self, self._platforms)
 
@@ -93,8 +93,8 @@ class RemoteRuntime:
         """Run every list once.
 
         Args:
-            inputs: of the step, flat; batch arguments whole; arrays, or what an earlier step returned.
-            micro_batches: into which batch arguments are split.
+            inputs: the inputs of the step, flat; batch arguments whole; arrays, or what an earlier step returned.
+            micro_batches: the number of micro-batches into which batch arguments are split.
 
         Returns:
             The outputs of the step, flat: scalars are arrays, of all else the workers keep the values.
@@ -108,8 +108,8 @@ class RemoteRuntime:
         """The same, and when each instruction ran; clocks of different machines are not compared.
 
         Args:
-            inputs: as of `step`.
-            micro_batches: as of `step`.
+            inputs: the inputs of `step`.
+            micro_batches: the micro-batches of `step`.
         """
         return self._step(inputs, micro_batches, timed=True)
 

@@ -51,8 +51,8 @@ class RemoteArray(DistributedArray):
         """Refer to a value.
 
         Args:
-            made: by which step.
-            number: of the buffer that held it.
+            made: the number of the step that made them.
+            number: the number of the buffer that held it.
         """
         self._made = made
         self._number = number

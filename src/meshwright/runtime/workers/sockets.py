@@ -68,7 +68,7 @@ class Listener:
         """Listen.
 
         Args:
-            folder: for the unix socket; only this user may enter it.
+            folder: the folder for the unix socket; only this user may enter it.
             host: address of this machine that the others reach.
         """
         self._unix = socket.socket(socket.AF_UNIX)
@@ -84,8 +84,8 @@ class Listener:
         """Connect with every other worker, while they do the same.
 
         Args:
-            mesh: of this worker.
-            addresses: of all workers, by mesh.
+            mesh: the mesh of this worker.
+            addresses: the addresses of all workers, by mesh.
             secret: known to the workers of one run only.
 
         Raises:
@@ -140,8 +140,8 @@ class Wires:
         """Connected ones.
 
         Args:
-            peers: by mesh.
-            waiter: for their messages.
+            peers: the peers by mesh.
+            waiter: the waiter for their messages.
         """
         self._peers = peers
         self._by_file = {peer.socket.fileno(): peer for peer in peers.values()}
@@ -154,7 +154,7 @@ class Wires:
         """End this process where the other end of a file is closed while a message is waited for.
 
         Args:
-            number: of the file.
+            number: the number of the file.
         """
         self._parent = number
         self._poll.register(number, 0)

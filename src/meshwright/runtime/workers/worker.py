@@ -126,8 +126,8 @@ class MeshWorker:
         """Connect with the other workers.
 
         Args:
-            addresses: of all workers, by mesh.
-            secret: of this run.
+            addresses: the addresses of all workers, by mesh.
+            secret: the secret of this run.
             parent: file whose other end the driver holds.
         """
         self._wires = self._listener.connect(self.mesh, addresses, secret)
@@ -152,7 +152,7 @@ class MeshWorker:
         """Take the list and the executables of one more program; programs are counted as they come.
 
         Args:
-            part: of the program.
+            part: the part of the program.
         """
         import jax
         import numpy as np
@@ -274,7 +274,7 @@ class MeshWorker:
         """A kept value, gathered; of a mesh with several hosts, the parts of this one.
 
         Args:
-            key: of the value.
+            key: the key of the value.
         """
         from meshwright.runtime.host_arrays import to_host
 

@@ -50,7 +50,7 @@ class BPipe(OneFOneBOrder):
         Args:
             p: workers.
             m: micro-batches.
-            worker: from 0.
+            worker: the worker from 0.
         """
         table, limit = self.table(p, m), self.limit(p)
         own = slice(table.first[worker], table.first[worker + 1])

@@ -31,7 +31,7 @@ def squeezed_blocks(p: int, m: int, offsets: Callable[[int], Offsets]) -> list[l
     Args:
         p: workers.
         m: micro-batches.
-        offsets: of a worker.
+        offsets: the offsets of a worker.
     """
     lists = []
     for r in range(p):
@@ -59,7 +59,7 @@ def reordered(p: int, lists: list[list[Task]], *, looks_ahead: bool = False) -> 
 
     Args:
         p: workers.
-        lists: per worker its tasks, on the V placement.
+        lists: the tasks of each worker, on the V placement.
         looks_ahead: then, too, an idle slot takes a later task that is ready before a weight gradient.
     """
     cap = max(_peak(tasks) for tasks in lists)
@@ -118,7 +118,7 @@ def _run(
 
     Args:
         p: workers.
-        lists: per worker its tasks.
+        lists: the tasks of each worker.
         choose: index of the task to run, from live activations, tasks left and those of them whose inputs are there;
             None for none.
     """
@@ -187,7 +187,7 @@ class BlockSchedule(TwoChunkV):
 
         Args:
             p: workers.
-            worker: from 0.
+            worker: the worker from 0.
         """
         raise NotImplementedError
 

@@ -30,7 +30,7 @@ def dual_order(stages: tuple[int, int], depth: int, workers: int, units: int, ov
     Args:
         stages: its two virtual stages; the first one is nearer to the start of its chain.
         depth: workers before it on the way in.
-        workers: on the way in.
+        workers: the number of workers on the way in.
         units: micro-batches that pass each of the two stages.
         overlapped: rounds in which both forwards run together with the other stage's backward.
     """

@@ -24,7 +24,7 @@ def alternating_table(
 
     Args:
         placement: a loop of virtual stages.
-        micro_batches: of the step.
+        micro_batches: the number of micro-batches of the step.
         warmup: forwards before the first pair, at most all.
         forward: chunk and micro-batch of the forwards in order, the same on every worker.
         backward: chunk and micro-batch of the backwards in order.

@@ -42,8 +42,8 @@ class PipeDream(OneFOneBOrder):
 
         Args:
             p: workers.
-            worker: from 0.
-            minibatch: from 0.
+            worker: the worker from 0.
+            minibatch: the minibatch from 0.
         """
         return max(0, minibatch - (p - 1 - worker))
 

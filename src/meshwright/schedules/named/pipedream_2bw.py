@@ -37,7 +37,7 @@ class PipeDream2BW(OneFOneBOrder):
 
         Args:
             m: micro-batches per update.
-            micro_batch: from 0, counted on across updates.
+            micro_batch: the micro-batch from 0, counted on across updates.
         """
         return max(micro_batch // m - 1, 0)
 
@@ -47,7 +47,7 @@ class PipeDream2BW(OneFOneBOrder):
         Args:
             p: workers.
             m: micro-batches per update.
-            updates: in the table.
+            updates: the number of updates in the table.
         """
         self._check(p, m, 1)
         return with_updates(self.table(p, updates * m), m, lambda unit, _made: np.maximum(unit // m - 1, 0))

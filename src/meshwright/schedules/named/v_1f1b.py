@@ -85,7 +85,7 @@ def compacted(p: int, slots: dict[Task, int]) -> dict[Task, int]:
 
     Args:
         p: workers.
-        slots: of whole micro-batches on the V placement, none of them beside another one of its worker.
+        slots: the slots of whole micro-batches on the V placement, none of them beside another one of its worker.
     """
     last, length = 2 * p - 1, max(slots.values()) + max(SLOTS.values())
     busy = [bytearray(length) for _ in range(p)]

@@ -103,7 +103,7 @@ def opportunistic(table: ScheduleTable, times: Times) -> ScheduleTable:
     due, which in its own slots it never is, and so may delay a backward.
 
     Args:
-        table: of `Varuna`.
+        table: the table of `Varuna`.
         times: one set of durations; with `by_micro_batch` every task has its own, as with jitter.
     """
     while True:

@@ -50,9 +50,9 @@ def few_micro_batches(name: str, m: int, least: int, rule: str) -> list[Problem]
     """The constraint of schedules that need enough micro-batches to fill the pipeline.
 
     Args:
-        name: of the schedule.
+        name: the name of the schedule.
         m: micro-batches asked for.
-        least: that are legal.
+        least: the fewest that are legal.
         rule: why, with the formula.
     """
     if m >= least:

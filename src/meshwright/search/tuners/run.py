@@ -76,9 +76,9 @@ def tuner_named(name: str, algorithm: str | None = None, scheduler: str | None =
     """The tuner of a name, ready to run.
 
     Args:
-        name: as in `--with`.
-        algorithm: that it is asked for, if any.
-        scheduler: likewise.
+        name: the name as in `--with`.
+        algorithm: the algorithm that it is asked for, if any.
+        scheduler: the scheduler that it is asked for, if any.
 
     Raises:
         InputError: it has no such algorithm or scheduler.
@@ -133,8 +133,8 @@ def run_study(
         space: what to tune.
         tuner: random, optuna, smac or ray-tune.
         trials: rows of the study in all, those of earlier runs included.
-        algorithm: of the tuner; its first by default.
-        scheduler: of the tuner, which may stop a trial by its lower bound; none by default.
+        algorithm: the algorithm of the tuner; its first by default.
+        scheduler: the scheduler of the tuner, which may stop a trial by its lower bound; none by default.
         seed: the same trials for the same seed, where the tuner can promise that.
         storage: `sqlite:///trials.db`; without it the rows are only in the result.
         resume: go on with the study in the storage.

@@ -75,7 +75,7 @@ class TrialStore:
             key: name of the study.
             space: what is tuned, for people.
             tuner: tuner, algorithm and seed, for people.
-            signature: of the space; a study goes on only in its own.
+            signature: the signature of the space; a study goes on only in its own.
             resume: go on with the study if it is there.
 
         Returns:
@@ -133,7 +133,7 @@ def read_studies(path: Path) -> list[tuple[str, str, list[Trial]]]:
     """Every study of a file that is only read: its space and tuner for people, and its trials.
 
     Args:
-        path: that `TrialStore.open` made.
+        path: the path that `TrialStore.open` made.
 
     Raises:
         InputError: it is no SQLite file, is damaged, or holds no table of studies.

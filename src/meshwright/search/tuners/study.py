@@ -131,7 +131,7 @@ def judged(space: TunableSpace, rules: Rules, point: Point) -> Outcome:
 
     Args:
         space: prices legal points.
-        rules: of the space.
+        rules: the rules of the space.
         point: one value an axis.
 
     Returns:

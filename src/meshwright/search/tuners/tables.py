@@ -63,7 +63,7 @@ def rules_of(
 
     Args:
         legal: combinations by the axes that decide together, smaller tables first.
-        axes: by name; tables with others are passed over.
+        axes: the axes by name; tables with others are passed over.
         why: sentence of the rules whose last axis this is.
     """
     rules: list[Forbidden] = []
@@ -85,7 +85,7 @@ def boxes_outside(
     Args:
         names: axes, the last one active wherever the others are as they are in `legal`.
         legal: combinations of their values that some legal point has.
-        axes: by name.
+        axes: the axes by name.
         known: rules that hold already, so that nothing is said twice.
         why: the sentence of the new rules.
 

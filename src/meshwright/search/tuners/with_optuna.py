@@ -35,7 +35,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
         log: the study so far; takes the new rows.
         algorithm: tpe, gp, nsga2 or random, of Optuna.
         scheduler: none, or median, a pruner that sees the lower bound of a point before its value.
-        seed: of the sampler.
+        seed: the seed of the sampler.
         study: its name in the storage.
         workers: one.
     """
@@ -97,7 +97,7 @@ def legal_sampler(
         inner: any sampler of Optuna.
         space: draws the first points.
         rules: what is legal.
-        seed: of the first points.
+        seed: the seed of the first points.
     """
     from optuna import samplers
 

@@ -14,7 +14,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
         log: the study so far; takes the new rows.
         algorithm: uniform.
         scheduler: none.
-        seed: of the draws; a study that goes on draws what it would have drawn.
+        seed: the seed of the draws; a study that goes on draws what it would have drawn.
         study: its name.
         workers: one.
     """

@@ -49,7 +49,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
         log: the study so far; takes the new rows.
         algorithm: random, optuna or hyperopt, of Ray Tune.
         scheduler: none, asha or median, of Ray Tune.
-        seed: of the search algorithm.
+        seed: the seed of the search algorithm.
         study: its name.
         workers: trials at a time.
     """

@@ -36,7 +36,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
         log: the study so far; takes the new rows.
         algorithm: forest, gp or random: the facades of SMAC3.
         scheduler: none.
-        seed: of SMAC.
+        seed: the seed of SMAC.
         study: its name.
         workers: one.
     """
@@ -69,7 +69,7 @@ def config_space(space: TunableSpace, seed: int = 0) -> ConfigSpace.Configuratio
     Args:
         space: axes become ordinals where they are ordered and categoricals where not, `when` a condition (several are
             joined by and), a forbidden box a conjunction of in-clauses.
-        seed: of its sampler.
+        seed: the seed of its sampler.
     """
     import ConfigSpace
 

@@ -116,7 +116,7 @@ class Mixer(LayerPart):
 
         Args:
             seq_len: tokens seen.
-            element_bytes: of cached keys and values; states of recurrences take 4.
+            element_bytes: the element bytes of cached keys and values; states of recurrences take 4.
         """
         return 0.0
 

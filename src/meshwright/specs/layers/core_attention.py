@@ -104,9 +104,10 @@ def attention_work(
         project: operators that make queries, keys and values.
         kept: what they keep.
         out_bias: whether the output projection has a bias.
-        value_dim: of a head before the output projection; 0 for that of the attention's output.
-        gate: between the attention's output and its projection.
-        keys: whose keys are seen; None for those of the sequence itself.
+        value_dim: the number of size of values of a head before the output projection; 0 for that of the attention's
+            output.
+        gate: the gate between the attention's output and its projection.
+        keys: the keys whose keys are seen; None for those of the sequence itself.
     """
     core = CoreAttention(
         name="core attention",

@@ -49,8 +49,8 @@ class DenseMlp(FeedForward):
 
         Args:
             hidden: width of the residual stream.
-            name: of its operators.
-            module: that selective recompute may repeat.
+            name: the name of its operators.
+            module: the module that selective recompute may repeat.
         """
         columns = 2 if self.gated else 1
         bias = columns * self.ffn_hidden if self.bias else 0

@@ -106,7 +106,7 @@ def convolution(channels: int, kernel: int, *, bias: bool = False, more: int = 0
     """A causal convolution of each channel over the last tokens, with its activation: read once, written once.
 
     Args:
-        channels: of all heads.
+        channels: the number of channels of all heads.
         kernel: tokens.
         bias: one per channel.
         more: parameters of heads that the same kernels read.
@@ -125,7 +125,7 @@ def gated_norm(width: int, *, parameters: int = 0, cut_parameters: int = 0, gate
     """A norm over each head of the scan's output, and its gate.
 
     Args:
-        width: of all heads.
+        width: the width of all heads.
         parameters: scales that every tensor rank holds.
         cut_parameters: scales that they share out.
         gate: whether another tensor multiplies it.
@@ -154,8 +154,8 @@ def chunked_scan(
     """A scan by products of chunks.
 
     Args:
-        name: of the operator.
-        heads: of values.
+        name: the name of the operator.
+        heads: the number of heads of values.
         keys: how many heads of keys there are for a head of values (a group of heads may share them), the width of a
             key, the width of a value.
         chunk: tokens.
@@ -205,8 +205,8 @@ def recurrent_work(
 
     Args:
         context: the layer around it.
-        ops: in forward order.
-        tensors: of heads, kept for the backward pass: elements per token by name.
+        ops: the operators in forward order.
+        tensors: the tensors of heads, kept for the backward pass: elements per token by name.
         out: width of the input of the product out.
         wide: the same of those kept in 32 bits.
     """

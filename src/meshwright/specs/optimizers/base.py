@@ -71,7 +71,7 @@ class Optimizer:
         """Bytes of states per parameter.
 
         Args:
-            moment_bytes: of one number, in the format stated for moments.
+            moment_bytes: the moment bytes of one number, in the format stated for moments.
         """
         raise NotImplementedError
 
@@ -99,8 +99,8 @@ class Optimizer:
         """Matrix products of one micro-batch, beside its forward and backward.
 
         Args:
-            matrix: that takes part in them.
-            tokens: of the micro-batch that it has on the rank.
+            matrix: the matrix that takes part in them.
+            tokens: the tokens of the micro-batch that it has on the rank.
         """
         return ()
 
@@ -122,7 +122,7 @@ class Optimizer:
         """The optimizer with settings as text.
 
         Args:
-            text: as the user wrote it all.
+            text: the text as the user wrote it all.
             given: text by name of a setting.
 
         Raises:

@@ -27,7 +27,7 @@ def engine_around(text: str, trainer: str) -> tuple[Keys, int | None]:
     """Keys of a trainer's own file that say what a configuration of Accelerate says, and the processes it starts.
 
     Args:
-        text: of the configuration.
+        text: the text of the configuration.
         trainer: the target whose file it is.
 
     Raises:

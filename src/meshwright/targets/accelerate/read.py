@@ -48,7 +48,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the configuration, and `training_args.json` where it is there.
-        devices: of the job; by default `num_processes`.
+        devices: the number of devices of the job; by default `num_processes`.
 
     Raises:
         InputError: the text is no YAML.

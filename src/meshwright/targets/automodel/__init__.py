@@ -256,7 +256,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the YAML, and the schedule's file where there is one.
-        devices: of the job; by default what the degrees multiply to, where `dp_size` is said.
+        devices: the number of devices of the job; by default what the degrees multiply to, where `dp_size` is said.
 
     Raises:
         InputError: the text is no YAML.

@@ -42,8 +42,8 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
 
     Args:
         reader: its keys.
-        files: of the run, the schedule's file where there is one.
-        devices: of the job; by default what the degrees multiply to, where `dp_size` is said.
+        files: the files of the run, the schedule's file where there is one.
+        devices: the number of devices of the job; by default what the degrees multiply to, where `dp_size` is said.
     """
     if not any(key in reader.keys for key in ("model", "step_scheduler", "recipe", "dataset")):
         why = "a launcher's file holds the recipe's keys in a table of its own, or in another file"

@@ -173,7 +173,7 @@ def lora_asked(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any]
     """Adapters of a recipe, None where all of the model is trained; and what of them is asked for.
 
     Args:
-        launch: of the recipe.
+        launch: the launch of the recipe.
         texts: overrides by key.
     """
     words = [one.text for one in launch.words]
@@ -204,7 +204,7 @@ def lora_of_keys(texts: Mapping[str, str]) -> dict[str, Any]:
     """Adapters as keys of a configuration say them.
 
     Args:
-        texts: by key.
+        texts: the texts by key.
     """
     targets = texts.get("peft.target_modules", "").strip("[]")
     found = {

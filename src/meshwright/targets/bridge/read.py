@@ -39,9 +39,9 @@ def read_bridge_text(name: str, text: str, devices: int | None) -> LaunchFile:
     """A file of overrides, one a line or a word, over the recipe that is exported with it.
 
     Args:
-        name: of the file.
+        name: the name of the file.
         text: its overrides; a comment `# devices: N` says the devices where nobody else does.
-        devices: of the job.
+        devices: the number of devices of the job.
     """
     said = next((line for line in text.splitlines() if line.startswith("# devices: ")), "")
     world = devices or (int(said.split()[-1]) if said.split()[-1:] and said.split()[-1].isdigit() else None)
@@ -60,8 +60,8 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     """A bash script that starts a recipe with overrides; what the recipe alone says is asked for.
 
     Args:
-        script: as bash means it.
-        devices: of the job; by default those that its launcher starts.
+        script: the script as bash means it.
+        devices: the number of devices of the job; by default those that its launcher starts.
     """
     found = options.started(launches(script.commands), override_options())
     if not found and (hidden := tuple(_hidden_overrides(script))):
@@ -110,10 +110,10 @@ def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: 
     """A YAML file of overrides, one table for each part of a recipe's configuration.
 
     Args:
-        name: of the file.
+        name: the name of the file.
         text: its YAML.
         over: values by key that stand over its own.
-        devices: of the job.
+        devices: the number of devices of the job.
 
     Raises:
         InputError: the text is no YAML.
@@ -143,10 +143,10 @@ def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices
     """A Python file of recipes: the fields that one of its functions sets.
 
     Args:
-        name: of the file.
+        name: the name of the file.
         text: its Python.
         over: values by key that stand over its own; `recipe` names the function.
-        devices: of the job.
+        devices: the number of devices of the job.
 
     Raises:
         InputError: the text is no Python.

@@ -78,8 +78,8 @@ def recipe_named(name: str, text: str, wanted: str) -> tuple[BridgeRecipe | None
     """A function of a file, or the question for which.
 
     Args:
-        name: of the file.
-        text: of the file.
+        name: the name of the file.
+        text: the text of the file.
         wanted: name of the function; empty where nobody says it.
 
     Raises:
@@ -119,9 +119,9 @@ class _Reader:
         """Take what a function sets of `cfg`, and of names that stand for a part of it.
 
         Args:
-            function: whose statements are read.
-            depth: of calls above it.
-            call: of it, whose arguments that stand in the file it is given.
+            function: the function whose statements are read.
+            depth: the depth of calls above it.
+            call: the call of it, whose arguments that stand in the file it is given.
         """
         local = dict(self.names)
         with contextlib.suppress(*UNKNOWN):

@@ -34,7 +34,7 @@ def refuse_beyond(reader: KeyReader) -> None:
     """Refuse what no plan here holds.
 
     Args:
-        reader: of the configuration, or of a file that holds its keys.
+        reader: the reader of the configuration, or of a file that holds its keys.
     """
     for path, why in _REFUSED.items():
         said = value_of(reader.keys, path)
@@ -52,7 +52,7 @@ def curricula(reader: KeyReader) -> Iterator[str]:
     """Says which steps of a curriculum are planned.
 
     Args:
-        reader: of the configuration.
+        reader: the reader of the configuration.
     """
     for path in _CURRICULA:
         said = value_of(reader.keys, path)

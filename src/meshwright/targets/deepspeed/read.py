@@ -68,7 +68,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the configuration, and `training_args.json` where it is there.
-        devices: of the job; by default those that the batch sizes imply.
+        devices: the number of devices of the job; by default those that the batch sizes imply.
 
     Raises:
         InputError: the text is no JSON.
@@ -90,7 +90,7 @@ def launch_of(
     Args:
         reader: its keys.
         trainer: what the program around it says.
-        devices: of the job.
+        devices: the number of devices of the job.
         tuning: fields of a workload that say the adapters.
     """
     from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond  # who plans reads no file

@@ -31,7 +31,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the configuration, or the YAML of the trainer with it.
-        devices: of the job; by default `world_size`, which files written here hold.
+        devices: the number of devices of the job; by default `world_size`, which files written here hold.
 
     Raises:
         InputError: the text is no JSON.

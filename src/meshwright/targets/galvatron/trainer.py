@@ -43,8 +43,8 @@ def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, 
     """A YAML as a plan, and the name of the JSON that says it instead.
 
     Args:
-        files: of the run.
-        devices: of the job.
+        files: the files of the run.
+        devices: the number of devices of the job.
 
     Raises:
         InputError: the text is no YAML.
@@ -80,8 +80,8 @@ def divided(layers: int, *, ranks: int) -> tuple[int, ...]:
     """Layers of each pipeline rank where a file does not say them: as many on all, the rest on the last.
 
     Args:
-        layers: of the model.
-        ranks: of the pipeline.
+        layers: the number of layers of the model.
+        ranks: the number of ranks of the pipeline.
     """
     share = layers // ranks
     return (*(share,) * (ranks - 1), layers - share * (ranks - 1))

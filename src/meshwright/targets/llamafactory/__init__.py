@@ -154,7 +154,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the YAML, and the JSON where it is there.
-        devices: of the job; one where nobody says it.
+        devices: the number of devices of the job; one where nobody says it.
 
     Raises:
         InputError: the text is no YAML.

@@ -23,8 +23,8 @@ def read_v1(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
 
     Args:
         reader: its keys.
-        files: of the run: the JSON of DeepSpeed, where it is named and there.
-        devices: of the job; one where nobody says it.
+        files: the files of the run: the JSON of DeepSpeed, where it is named and there.
+        devices: the number of devices of the job; one where nobody says it.
     """
     _refuse(reader)
     mbs, cp, world = reader.degree("micro_batch_size"), reader.degree("cp_size"), devices or 1

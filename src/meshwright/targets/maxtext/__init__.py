@@ -162,7 +162,7 @@ def as_read(batch: float, devices: int) -> float:
 
     Args:
         batch: sequences of a micro-batch by devices.
-        devices: of the job.
+        devices: the number of devices of the job.
     """
     return batch if int(devices * batch) == round(devices * batch) else math.nextafter(batch, math.inf)
 

@@ -30,7 +30,7 @@ def lora_said(reader: KeyReader) -> dict[str, Any] | None:
     """The field `lora` of a workload; None where all of the model is trained.
 
     Args:
-        reader: of the configuration.
+        reader: the reader of the configuration.
     """
     if not reader.switch("lora.enable_lora"):
         return None

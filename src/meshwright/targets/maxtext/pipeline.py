@@ -18,9 +18,9 @@ def read_stages(reader: KeyReader, pp: int, layers: int | None) -> tuple[int, De
     """Repeats of the pipeline, and the layers of each virtual stage from those of the model.
 
     Args:
-        reader: of the configuration.
+        reader: the reader of the configuration.
         pp: stages of the mesh.
-        layers: of the model, None where they are not known.
+        layers: the number of layers of the model, None where they are not known.
     """
     each, repeats = reader.degree(_EACH), reader.get(_REPEATS, -1)
     if reader.get(_PIPED, -1) not in (-1, layers):

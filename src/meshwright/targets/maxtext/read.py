@@ -55,7 +55,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the configuration.
-        devices: of the job; by default what the degrees multiply to.
+        devices: the number of devices of the job; by default what the degrees multiply to.
 
     Raises:
         InputError: the text is no YAML.

@@ -35,7 +35,7 @@ def read_states(reader: KeyReader, precision: Precision) -> dict[str, Any]:
 
     Args:
         reader: the keys; what cannot be planned becomes its problems.
-        precision: of products and activations, with weights in fp32.
+        precision: the precision of products and activations, with weights in fp32.
     """
     for key, why in _OTHERWISE.items():
         value = reader.get(key)

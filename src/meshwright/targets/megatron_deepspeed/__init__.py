@@ -280,7 +280,7 @@ def read(files_: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files_: the script, and DeepSpeed's configuration where it is there.
-        devices: of the job; by default those that the script starts.
+        devices: the number of devices of the job; by default those that the script starts.
     """
     return _read(read_script(text_of(files_, SCRIPT, _recognised)), devices, text_beside(files_, CONFIG))
 

@@ -62,7 +62,7 @@ def module_refusals(modules: Iterable[str]) -> Iterator[Problem]:
     """Modules that are not recomputed by themselves.
 
     Args:
-        modules: as plans name them.
+        modules: the modules as plans name them.
     """
     for module in dict.fromkeys(modules):
         if module not in MODULES:

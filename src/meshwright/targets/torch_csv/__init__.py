@@ -74,7 +74,7 @@ def plan_table(pipeline: Pipeline) -> ScheduleTable:
     """The order in which a pipeline runs.
 
     Args:
-        pipeline: of a plan.
+        pipeline: the pipeline of a plan.
 
     Raises:
         InputError: its schedule does not take these workers, micro-batches and chunks.

@@ -189,7 +189,7 @@ def toml_text(text: str, values: Mapping[str, Any]) -> TomlText:
     """TOML as a text that can be edited, its keys by today's paths.
 
     Args:
-        text: that has been read without an error.
+        text: the text that has been read without an error.
         values: what its keys hold, by today's paths.
     """
     entries: dict[tuple[str, ...], Entry] = {}

@@ -36,8 +36,8 @@ def edited_module(name: str, text: str) -> KeyText | None:
     """A Python module, or TOML of an earlier version, as a text that can be edited; None for other files.
 
     Args:
-        name: of the file; under a name of TOML, the values of a module are those that TOML can hold.
-        text: of the file.
+        name: the name of the file; under a name of TOML, the values of a module are those that TOML can hold.
+        text: the text of the file.
     """
     if not name.endswith((".py", ".toml")):
         return None

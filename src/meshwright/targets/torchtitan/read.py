@@ -33,9 +33,9 @@ def read_configuration(
     Args:
         file: its name and its text, a Python module with a function that returns a `Trainer.Config`, or TOML of
             versions before 0.2.
-        devices: of the job; by default what the degrees multiply to.
+        devices: the number of devices of the job; by default what the degrees multiply to.
         schedule: text of the schedule's file, where there is one.
-        files: of the run, those that stand for words of the command among them.
+        files: the files of the run, those that stand for words of the command among them.
 
     Raises:
         InputError: the text is neither.

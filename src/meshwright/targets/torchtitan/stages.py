@@ -32,7 +32,7 @@ def dealt(layers: int, *, stages: int, first: int = 1, last: int = 1) -> tuple[i
     """Layers of each virtual stage: (layers + first + last) / stages, the rest one each to the first ones.
 
     Args:
-        layers: of the model.
+        layers: the number of layers of the model.
         stages: virtual stages of the pipeline.
         first: layers that the embedding counts as.
         last: layers that norm and head count as.
@@ -63,7 +63,7 @@ def dealt_in_2024(layers: int, *, stages: int) -> tuple[int, ...]:
     """Layers of stages as dealt before embedding and head counted (2024-10 to 2025-04): the rest goes behind the first.
 
     Args:
-        layers: of the model.
+        layers: the number of layers of the model.
         stages: virtual stages of the pipeline.
 
     Raises:
@@ -102,9 +102,9 @@ def stages_stated(reader: KeyReader, pp: int, layers: int | None, *, single: boo
     """How many virtual stages a configuration makes, and how layers are dealt to them; None where that is not known.
 
     Args:
-        reader: of the configuration.
+        reader: the reader of the configuration.
         pp: ranks of the pipeline.
-        layers: of the model, where the configuration says them.
+        layers: the number of layers of the model, where the configuration says them.
         single: whether the schedule takes one stage a rank.
     """
     named, points = reader.get(MODULES), reader.get(SPLIT)
@@ -134,7 +134,7 @@ def by_weights(named: object, ranks: int) -> Keys:
 
     Args:
         named: modules of each virtual stage, in order.
-        ranks: of the pipeline.
+        ranks: the number of ranks of the pipeline.
     """
     if not isinstance(named, list) or not named:
         return {}

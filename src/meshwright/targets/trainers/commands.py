@@ -113,7 +113,7 @@ def chosen(found: Sequence[C], script: Script) -> C | Problem:
 
     Args:
         found: starts of a trainer, at least one.
-        script: which may say the job.
+        script: the script, which may say the job.
     """
     at = job_at([one.launch for one in found], script.job)
     return at if isinstance(at, Problem) else found[at]
@@ -128,7 +128,7 @@ def with_places(launched: LaunchFile, one: Command, said: Iterable[Said], unpric
     """What was read, every value at the words that say it; values that are defaults are left out.
 
     Args:
-        launched: as read from keys.
+        launched: the launch as read from keys.
         one: the command.
         said: values that were read.
         unpriced: values that change no price.

@@ -52,7 +52,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the YAML.
-        devices: of the job, where the file does not say how many.
+        devices: the number of devices of the job, where the file does not say how many.
 
     Raises:
         InputError: the text is no YAML.

@@ -34,7 +34,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the YAML.
-        devices: of the job, which must be those of the file's degrees.
+        devices: the number of devices of the job, which must be those of the file's degrees.
 
     Raises:
         InputError: the text is no YAML, or the model's sizes contradict each other.

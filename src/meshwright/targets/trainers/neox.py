@@ -51,7 +51,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the YAML.
-        devices: of the job; those of its model-parallel degrees where nobody says it.
+        devices: the number of devices of the job; those of its model-parallel degrees where nobody says it.
 
     Raises:
         InputError: the text is no YAML, or the model's sizes contradict each other.

@@ -50,7 +50,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the script.
-        devices: of the job; one node where nobody says it.
+        devices: the number of devices of the job; one node where nobody says it.
 
     Raises:
         InputError: the text is no Python.

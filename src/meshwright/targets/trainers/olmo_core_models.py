@@ -68,7 +68,7 @@ def olmo_layers(reader: KeyReader) -> int:
     """Layers of the model; 1 where it is not known.
 
     Args:
-        reader: of the script.
+        reader: the reader of the script.
     """
     made = reader.word(f"{MODEL}.{FACTORY}")
     shapes = {name.lower(): shape.layers for name, (_, shape) in _SHAPES.items()}
@@ -131,7 +131,7 @@ def olmo_model(reader: KeyReader) -> Mapping[str, Any] | None:
     """The model in the words of the transformers library; None of those that are not known.
 
     Args:
-        reader: of the script.
+        reader: the reader of the script.
     """
     made = reader.word(f"{MODEL}.{FACTORY}")
     if made in (_MOE, "olmoe_1b_7b"):

@@ -51,9 +51,9 @@ def script_keys(name: str, text: str, devices: int | None) -> OlmoCoreModule:
     """The configuration that a script makes.
 
     Args:
-        name: of the file.
-        text: of the file.
-        devices: of the job, on which branches may depend.
+        name: the name of the file.
+        text: the text of the file.
+        devices: the number of devices of the job, on which branches may depend.
 
     Raises:
         InputError: the text is no Python.

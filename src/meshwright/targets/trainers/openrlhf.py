@@ -64,8 +64,8 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     """What a script starts, as a plan.
 
     Args:
-        script: as bash means it.
-        devices: of the job; by default those that the launcher starts.
+        script: the script as bash means it.
+        devices: the number of devices of the job; by default those that the launcher starts.
     """
     problems = commands.unread(script)
     found = commands.commands(script, _started)

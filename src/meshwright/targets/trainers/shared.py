@@ -26,8 +26,8 @@ def yaml_reader(file: tuple[str, str], files: Files, title: str) -> KeyReader:
 
     Args:
         file: name and text.
-        files: of the run.
-        title: of the trainer.
+        files: the files of the run.
+        title: the title of the trainer.
 
     Raises:
         InputError: the text is no YAML table.
@@ -40,7 +40,7 @@ def zero_files(prefix: str, *, overlap: bool) -> dict[str, Keys]:
     """Keys of `zero_optimization` in the DeepSpeed files that come with a trainer, by name of the file.
 
     Args:
-        prefix: of the names, before the stage.
+        prefix: the prefix of the names, before the stage.
         overlap: their `overlap_comm`.
     """
     cpu = {"device": "cpu"}
@@ -84,8 +84,8 @@ def data_ranks(
     """Data ranks of a job, None with a problem where its devices do not go with the degrees.
 
     Args:
-        reader: of the file.
-        devices: of the job; by default the product of the degrees.
+        reader: the reader of the file.
+        devices: the number of devices of the job; by default the product of the degrees.
         tp, cp, replicate: the key that says a degree, and the degree.
     """
     split = tp[1] * cp[1] * replicate[1]
@@ -122,9 +122,9 @@ def launched(
     """What a file says.
 
     Args:
-        reader: of the file.
+        reader: the reader of the file.
         row: the plan, None where it was not read.
-        precision: of the training.
+        precision: the precision of the training.
         model: its name.
         config: its configuration, in the words of the transformers library, where the file holds it.
         notes: what was taken for granted.

@@ -75,8 +75,8 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     """What a script starts, as a plan.
 
     Args:
-        script: as bash means it.
-        devices: of the job; by default those that the script says.
+        script: the script as bash means it.
+        devices: the number of devices of the job; by default those that the script says.
     """
     found = [one for launch in launches(script.commands) if (one := _started(launch)) is not None]
     training = [one for one in found if one.verb in _TRAINS]
@@ -243,8 +243,8 @@ def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> Launc
     """`swift sft`: the trainer of transformers with DeepSpeed, FSDP2 or copies of the weights.
 
     Args:
-        reader: of its options.
-        files: beside the script, or written by it.
+        reader: the reader of its options.
+        files: the files beside the script, or written by it.
         world: processes of the job.
     """
     lora = _lora(reader, "lora")

@@ -51,7 +51,7 @@ def megatron_launch(
     """The plan that options of `megatron sft` say.
 
     Args:
-        reader: of the options.
+        reader: the reader of the options.
         options: the same, as the words of the script.
         lora: adapters, as a workload has them; None where all of the model is trained.
         world: processes of the job.

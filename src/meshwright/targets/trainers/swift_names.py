@@ -30,7 +30,7 @@ def options(words: Sequence[Word]) -> dict[str, tuple[Word, ...]]:
     """Options of a command by today's names, with the words behind each.
 
     Args:
-        words: behind the verb.
+        words: the words behind the verb.
     """
     found = commands.options_by_name(words)
     if not found.keys() & _EARLIER.keys():
@@ -46,7 +46,7 @@ def engine(name: str) -> str:
     """Today's name of a file of DeepSpeed that comes with it: `default-zero2` was that of `zero2`.
 
     Args:
-        name: as an option says it; another file's name is left as it is.
+        name: the name as an option says it; another file's name is left as it is.
     """
     today = _EARLIER_FILE.sub("", name)
     return name if today == name else today.replace("-offload", "_offload")

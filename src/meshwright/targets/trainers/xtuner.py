@@ -43,7 +43,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
     Args:
         files: the Python file.
-        devices: of the job; one where nobody says it.
+        devices: the number of devices of the job; one where nobody says it.
 
     Raises:
         InputError: the text is no Python.

@@ -20,7 +20,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """Groups of nodes with their domains, stages with their devices and groups of ranks, links between the groups.
 
     Args:
-        plan: whose stages are placed.
+        plan: the plan whose stages are placed.
         source: the answer, for the links as they are described.
     """
     cluster = plan.job.cluster
@@ -61,7 +61,7 @@ def stage_members(worker: Worker) -> Int[np.ndarray, " devices"]:
     """Devices of a stage in the order of their ranks.
 
     Args:
-        worker: of a plan.
+        worker: the worker of a plan.
     """
     return np.concatenate([np.arange(first, last + 1) for first, last in worker.devices])
 

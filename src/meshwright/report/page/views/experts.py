@@ -19,7 +19,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """Load of every expert and every expert rank over the mean, and how full the fullest rank is.
 
     Args:
-        plan: whose experts they are.
+        plan: the plan whose experts they are.
         source: the answer.
     """
     job = plan.job

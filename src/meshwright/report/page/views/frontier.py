@@ -29,7 +29,7 @@ def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) ->
     """Plans that a rule of the search excluded, the quickest first.
 
     Args:
-        plan: on show.
+        plan: the plan on show.
         source: the answer.
         asked: `excluded`, for want of `memory` or of `time`.
     """

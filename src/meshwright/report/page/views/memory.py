@@ -20,7 +20,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """Bytes of every stage by kind, at the peak and over time.
 
     Args:
-        plan: whose memory is shown.
+        plan: the plan whose memory is shown.
         source: the answer.
     """
     stages = plan.entry["estimate"]["stages"]

@@ -19,7 +19,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """Operators and exchanges of a step by group of nodes, as the mean over the stages that stand there.
 
     Args:
-        plan: whose operators are priced one by one.
+        plan: the plan whose operators are priced one by one.
         source: the answer.
     """
     job = plan.job

@@ -32,7 +32,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """What may be drawn, and the schedule of the plan as it would be with equal stages.
 
     Args:
-        plan: whose schedule and times are the first to be drawn.
+        plan: the plan whose schedule and times are the first to be drawn.
         source: the answer.
     """
     return {
@@ -47,7 +47,7 @@ def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) ->
 
     Args:
         plan: not looked at.
-        source: likewise.
+        source: not looked at.
         asked: `name`, `p`, `m`, `v` (null for the fewest), and seconds by the names of TIMES.
 
     Raises:

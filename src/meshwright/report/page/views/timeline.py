@@ -29,7 +29,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """One step of a plan, task by task.
 
     Args:
-        plan: whose step is drawn.
+        plan: the plan whose step is drawn.
         source: the answer.
     """
     try:

@@ -105,7 +105,8 @@ def least_step_s(
         model: the model.
         workload: the step.
         devices: kinds of device and how many of each.
-        schedules: that pipelines may have; any that ends each sequence in the step it starts in by default.
+        schedules: the schedules that pipelines may have; any that ends each sequence in the step it starts in by
+            default.
 
     Returns:
         Seconds; plans whose experts drop tokens, or that keep their optimizer on the host, are not bounded.
@@ -148,7 +149,7 @@ def least_sequence_s(model: ModelSpec, workload: Workload, hardware: Hardware) -
     Args:
         model: the model.
         workload: formats, kernel and sequence length.
-        hardware: of the device.
+        hardware: the hardware of the device.
     """
     counts, works = _parts(model, workload)
     return float(counts @ [part_s(work, hardware, workload, quantised=own) for work, own in works])
@@ -159,7 +160,7 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
 
     Args:
         work: its operators.
-        hardware: of the device.
+        hardware: the hardware of the device.
         workload: formats, kernel and sequence length.
         quantised: whether its products run in the compute format.
     """
@@ -188,8 +189,8 @@ def layer_ways(
     Args:
         model: the model.
         workload: the step.
-        hardware: of the device.
-        devices: over which a micro-batch is spread at most.
+        hardware: the hardware of the device.
+        devices: the number of devices over which a micro-batch is spread at most.
         whole: whether each task does the whole forward or backward of a micro-batch.
     """
     items = tuple(Item("layer", kind, NONE) for kind in model.kinds())

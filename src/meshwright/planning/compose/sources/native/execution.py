@@ -20,7 +20,7 @@ def native_plan(one_set: PipelineSet[SplitPipeline], cluster: ClusterSpec) -> Ex
 
     Args:
         one_set: pipelines and their micro-batches.
-        cluster: whose groups the islands are.
+        cluster: the cluster whose groups the islands are.
     """
     builder, starts = PlanBuilder(), _starts(one_set.pipelines, cluster)
     return builder.plan(

@@ -217,9 +217,9 @@ class NativeIslands:
         """What part of gradients between pipelines the step waits for.
 
         Args:
-            groups: that the pipelines stand on.
+            groups: the groups that the pipelines stand on.
             comm_s: their sum by itself.
-            compute_s: of the last backwards that it may run beside.
+            compute_s: the compute seconds of the last backwards that it may run beside.
         """
         hardware = [self.hardware(group) for group in groups]
         early_s = comm_s * min(one.software.overlap for one in hardware)

@@ -151,7 +151,7 @@ class NativePipelines:
         """Stage sequences of many uses of the same groups, whose pace is searched together; the quickest of each first.
 
         Args:
-            uses: of the same groups.
+            uses: the uses of the same groups.
             picks: `promising` of each.
         """
         base = self._by_memory(uses[0])
@@ -185,8 +185,8 @@ class NativePipelines:
         """The stage sequences through all of these parts with the least bounds.
 
         Args:
-            use: of the islands.
-            share: of the batch that the pipeline does.
+            use: the use of the islands.
+            share: the share of the batch that the pipeline does.
             bisected: how many, with chunks and without.
             most_tuples: combinations of stage counts that are bounded.
         """

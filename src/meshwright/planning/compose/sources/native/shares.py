@@ -24,8 +24,8 @@ def offered_shares(group: NodeGroup, islands: int, devices: int) -> tuple[int, .
 
     Args:
         group: an island.
-        islands: of the cluster.
-        devices: of the group that are planned with.
+        islands: the number of islands of the cluster.
+        devices: the number of devices of the group that are planned with.
     """
     unit = group.devices_per_node if group.nodes > 1 else 1
     most = MOST_SHARES.get(islands, FEWEST_SHARES)

@@ -118,12 +118,12 @@ def split_pipeline(
     """The split of the layers with the least bottleneck.
 
     Args:
-        stages: in the order of the pipeline.
+        stages: the stages in the order of the pipeline.
         kinds_before: layers of each kind before each cut of the model.
         global_micro_batch: sequences of a micro-batch over all data ranks.
-        micro_batches: of a step.
+        micro_batches: the number of micro-batches of a step.
         hops_s: seconds of one transfer from each stage to the next.
-        chunks: of each stage.
+        chunks: the number of chunks of each stage.
         near_s: expected time of the slowest chunk, where somebody knows.
 
     Returns:

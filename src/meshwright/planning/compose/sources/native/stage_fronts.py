@@ -75,9 +75,9 @@ class LayerCosts:
 
         Args:
             options: the rows.
-            micro_batches: of a step of each, over which what happens once a step is spread.
+            micro_batches: the micro-batches of a step of each, over which what happens once a step is spread.
             mix: share of each layer kind in the model.
-            limit_bytes: that may be used of a device.
+            limit_bytes: the limit in bytes that may be used of a device.
         """
         kinds = len(mix)
         transient = options.transient_bytes[:, :kinds].max(axis=1)
@@ -115,11 +115,12 @@ def stage_front(
     """The table of a kind of island.
 
     Args:
-        options: of all sizes of stage of the kind.
+        options: the options of all sizes of stage of the kind.
         global_micro_batches: sequences of a micro-batch over all data ranks.
-        micro_batches: of a step at each global micro-batch, over which what happens once a step is spread.
+        micro_batches: the micro-batches of a step at each global micro-batch, over which what happens once a step is
+            spread.
         mix: share of each layer kind in the model.
-        limit_bytes: that may be used of a device.
+        limit_bytes: the limit in bytes that may be used of a device.
         most_in_flight: micro-batches alive at most.
 
     Returns:

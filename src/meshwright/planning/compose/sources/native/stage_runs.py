@@ -55,13 +55,13 @@ class StageRun:
         """The stages of these stage sequences.
 
         Args:
-            front: of the island.
-            size: of a stage, by number in the front.
-            global_micro_batch: likewise.
-            chunks: of each stage.
-            stages: on the island.
+            front: the front of the island.
+            size: the size of a stage, by number in the front.
+            global_micro_batch: the global micro-batch, by number in the front.
+            chunks: the chunks of each stage.
+            stages: the stages on the island.
             behind: stages of the pipeline on the islands that follow.
-            before: likewise, those that come first.
+            before: stages of the pipeline on the islands that come first.
             alive: micro-batches of a step, of which no more can be in flight.
             first: whether the pipeline starts here.
             last: whether it ends here.

@@ -126,10 +126,10 @@ def promising(
     """The stage sequences with the least bounds, whatever the order of the islands.
 
     Args:
-        fronts: of the islands.
-        devices: that the pipeline takes of each.
-        layers: of the model.
-        micro_batches: of a step at each global micro-batch.
+        fronts: the fronts of the islands.
+        devices: the devices that the pipeline takes of each.
+        layers: the layers of the model.
+        micro_batches: the micro-batches of a step at each global micro-batch.
         stage_counts: allowed numbers of stages in all, any by default.
         chunk_counts: allowed numbers of chunks of a stage.
         bisected: how many at most, of 1F1B and of its interleaved form.
@@ -182,12 +182,12 @@ def least_bounds(
         bound = pace x (micro-batches + (stages - 1) / chunks)
 
     Args:
-        pace_s: of the slowest stage, per micro-batch.
-        micro_batches: of a step at each global micro-batch.
-        stages: of the whole pipeline.
-        chunks: of a stage, each number that is tried.
-        layers: of the model.
-        most: of 1F1B, and as many of its interleaved form.
+        pace_s: the pace seconds of the slowest stage, per micro-batch.
+        micro_batches: the micro-batches of a step at each global micro-batch.
+        stages: the stages of the whole pipeline.
+        chunks: the chunks of a stage, each number that is tried.
+        layers: the layers of the model.
+        most: the most bounds of 1F1B, and as many of its interleaved form.
     """
     fill = (stages[:, None] - 1) / chunks
     bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
@@ -241,11 +241,11 @@ def paced(
     """The pace of every stage sequence, and the strategies that reach it.
 
     Args:
-        fronts: of the islands, in the order of the pipeline.
+        fronts: the fronts of the islands, in the order of the pipeline.
         picks: stage sequences through them in that order.
-        layers: of the model.
+        layers: the layers of the model.
         refined: stage sequences of each use, with chunks and without, whose pace is searched to the end.
-        halvings: of what is left of the interval of their pace.
+        halvings: the number of halvings of what is left of the interval of their pace.
 
     Returns:
         Stage sequences that can hold the model, the quickest first, and which of the picks they are.

@@ -147,12 +147,12 @@ def stage_options(
     Args:
         model: the model.
         workload: the step.
-        hardware: of each island.
+        hardware: the hardware of each island.
         sizes: devices of a stage.
         global_micro_batches: sequences of a micro-batch over all data ranks.
         most_tensor: devices that tensor parallelism may span: one node's.
         space: pinned axes.
-        layers_per_device: of a usual stage, for what a step waits for around its pipeline.
+        layers_per_device: the layers per device of a usual stage, for what a step waits for around its pipeline.
         most_micro_batch: sequences of a rank's micro-batch at most.
 
     Returns:

@@ -89,7 +89,7 @@ class StageWays:
         """Seconds of a layer around the pipeline: its update, and what of its gradients is not hidden.
 
         Args:
-            micro_batches: of the pipeline, beside whose last backwards gradients leave.
+            micro_batches: the micro-batches of the pipeline, beside whose last backwards gradients leave.
             batch: sequences of a step: who does them all has no copy.
         """
         late, slowed = self.exposed.T
@@ -136,8 +136,8 @@ def bounds_stages(model: ModelSpec, workload: Workload, devices: int, schedules:
     Args:
         model: the model.
         workload: the step.
-        devices: of all kinds.
-        schedules: that pipelines may have.
+        devices: the number of devices of all kinds.
+        schedules: the schedules that pipelines may have.
     """
     plain = workload.training and not workload.sequence_lengths and model.tuning is None and not model.streams
     # Of mixtures of experts, whose weights fill the memory and not the step, nothing was gained.
@@ -159,8 +159,9 @@ def least_whole_s(
         model: the model.
         workload: the step.
         devices: kinds of device and how many of each.
-        schedules: that pipelines may have.
-        between_bytes_per_s: that the widest link out of an innermost domain reaches, a device; 0 where none is.
+        schedules: the schedules that pipelines may have.
+        between_bytes_per_s: the bytes per second between them that the widest link out of an innermost domain reaches,
+            a device; 0 where none is.
 
     Returns:
         No less than `least_step_s`.
@@ -210,8 +211,8 @@ def least_worth(ways: StageWays, layers: int, batch: float, step_s: float, below
     """What devices for one sequence of a step are worth: min over n of K(n, T) / n, as far as that matters.
 
     Args:
-        ways: of a stage.
-        layers: of the model.
+        ways: the ways of a stage.
+        layers: the number of layers of the model.
         batch: sequences of a step.
         step_s: T.
         below: what is enough.
@@ -327,7 +328,7 @@ def stage_ways(fleet: Fleet, workload: Workload, values: Float[np.ndarray, "kind
     Args:
         fleet: its devices.
         workload: the step.
-        values: of a device of each kind.
+        values: the values of a device of each kind.
     """
     found = [_of_kind(fleet, number, workload, float(value)) for number, value in enumerate(values)]
     names = StageWays.__slots__

@@ -118,7 +118,7 @@ class SliceComposer:
         """The most promising pipeline sets through these parts, or some of them, the quickest first.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
             most: how many.
         """
         key = tuple(sorted(parts))
@@ -134,7 +134,7 @@ class SliceComposer:
         """Every single pipeline of equal stages where the parts are one kind of device; see `equal_pipelines`.
 
         Args:
-            parts: of the cluster.
+            parts: the parts of the cluster.
         """
         if len(self.questions.cluster.groups) > 1:
             return []
@@ -283,7 +283,7 @@ def slice_composer(
         space: pinned axes, wherever a stage stands.
         micro_batches: sequences of a micro-batch that are tried; those that divide the batch.
         effort: how much is asked; less of parallelizers that take seconds for a slice, unless it is given.
-        time_limit_s: of one question.
+        time_limit_s: the time limit in seconds of one question.
     """
     guarded = [Guarded(inner=one, time_limit_s=time_limit_s) for one in parallelizers]
     usual = SliceEffort().of_equal if cluster.homogeneous else SliceEffort()

@@ -31,10 +31,10 @@ def equal_pipelines(
     """One pipeline over all devices of each number of stages, micro-batch and strategy, layers divided by their weight.
 
     Args:
-        questions: to the parallelizers; what they said before is known.
+        questions: the questions to the parallelizers; what they said before is known.
         part: devices of one group.
         global_micro_batches: sequences of a micro-batch over all data ranks; only those that divide the batch count.
-        most_stages: of a pipeline.
+        most_stages: the most stages of a pipeline.
     """
     batch, layers = questions.workload.global_batch, questions.model.num_layers
     layout = ModelLayout.of(questions.model, questions.workload.seq_len)

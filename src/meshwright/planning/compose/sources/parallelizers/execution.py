@@ -19,7 +19,7 @@ def sliced_plan(one_set: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> Ex
 
     Args:
         one_set: pipelines and their micro-batches.
-        cluster: whose groups the islands are.
+        cluster: the cluster whose groups the islands are.
     """
     free = dict(enumerate(accumulate(group.devices for group in cluster.groups)))
     builder = PlanBuilder()

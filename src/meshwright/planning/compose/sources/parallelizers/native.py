@@ -114,8 +114,8 @@ def _strategies(row: PlanRow, layers: int) -> tuple[tuple[LayerStrategy, ...], t
     """The strategies of a slice's layers, and how many layers each has.
 
     Args:
-        row: of one stage; its batch does not matter.
-        layers: of the slice.
+        row: the row of one stage; its batch does not matter.
+        layers: the number of layers of the slice.
     """
     if row.recompute != "block":
         return (row.strategy(),), (StrategyRun(layers=layers, strategy=0),)

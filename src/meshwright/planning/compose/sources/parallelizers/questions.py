@@ -65,7 +65,7 @@ class Questions:
         Claims of different planners rest on different models: those of one that is 20% too hopeful would always win.
 
         Args:
-            weights: of those that are asked.
+            weights: the weights of those that are asked.
         """
         return replace(
             self,
@@ -80,8 +80,8 @@ class Questions:
         Args:
             first: layer.
             behind: layer behind the last.
-            group: of the cluster.
-            devices: of a stage.
+            group: the group of the cluster.
+            devices: the number of devices of a stage.
             micro_batch: sequences over all data ranks.
         """
         key = (*self._key(first, behind, group, micro_batch), devices)
@@ -160,7 +160,7 @@ def undominated_answers(answers: Sequence[PartialAnswer]) -> list[PartialAnswer]
     """Answers that no other beats in devices, time, synchronisation, state and activations, the quickest first.
 
     Args:
-        answers: to one question.
+        answers: the answers to one question.
     """
     if not answers:
         return []

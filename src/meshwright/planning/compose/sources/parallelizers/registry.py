@@ -126,7 +126,7 @@ def _called(made: Any, name: str) -> Any:
 
     Raises:
         InputError: it cannot be called without arguments, or fails.
-        UnsupportedError: as it says itself.
+        UnsupportedError: an error that the parallelizer raises.
     """
     try:
         return made()

@@ -170,7 +170,7 @@ class SlicePipelines:
         """All undominated pipelines that use every one of these islands, in this order.
 
         Args:
-            islands: at most one of each group.
+            islands: the islands, at most one of each group.
             global_micro_batch: sequences of a micro-batch.
         """
         whole: Front = []
@@ -346,9 +346,9 @@ def boundary_s(questions: Questions, here: tuple[int, int], there: tuple[int, in
     """Seconds of one boundary tensor: each device of the smaller side sends its part.
 
     Args:
-        questions: whose model, cluster and step.
+        questions: the questions whose model, cluster and step.
         here: group and devices of a stage.
-        there: of the next.
+        there: the stage that comes next.
         global_micro_batch: sequences of a micro-batch.
     """
     part = global_micro_batch * questions.workload.seq_len / min(here[1], there[1]) * questions.model.hidden
@@ -362,7 +362,7 @@ def piped(stages: tuple[PlannedStage, ...], global_micro_batch: int, questions: 
     Args:
         stages: the first in front.
         global_micro_batch: sequences of a micro-batch.
-        questions: whose model, cluster and step, and by which weights the seconds of parallelizers count.
+        questions: the questions whose model, cluster and step, and by which weights the seconds of parallelizers count.
     """
     hops_s = tuple(
         boundary_s(questions, (a.group, a.plan.devices), (b.group, b.plan.devices), global_micro_batch)

@@ -41,7 +41,7 @@ def galvatron(python: str | None = None, *, time_limit_s: float = TIME_LIMIT_S) 
 
     Args:
         python: the interpreter that has Galvatron; the one that MESHWRIGHT_GALVATRON_PYTHON names by default.
-        time_limit_s: of one question.
+        time_limit_s: the time limit in seconds of one question.
 
     Raises:
         UnsupportedError: nobody says where Galvatron is.

@@ -88,10 +88,10 @@ def split_columns(
 
     Args:
         costs: the model on the cluster.
-        kinds: of stage.
-        prices: of one micro-batch.
+        kinds: the kinds of stage.
+        prices: the prices of one micro-batch.
         table: sequences of one length.
-        most_parameters: of the unsplit layers of a stage.
+        most_parameters: the most parameters of the unsplit layers of a stage.
     """
     stages = table.shape[1]
     middle = costs.num_layers - sum(costs.ends)

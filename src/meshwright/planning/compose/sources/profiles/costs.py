@@ -138,9 +138,9 @@ class ProfileCosts:
         """Seconds of a transfer between devices of two kinds.
 
         Args:
-            payload_bytes: per transfer.
+            payload_bytes: the payload bytes per transfer.
             source: kind and devices per node that share the interface.
-            target: likewise.
+            target: kind and devices per node that share the interface of the receiver.
         """
         key = (payload_bytes, source, target)
         if key not in self._transfers:
@@ -190,7 +190,7 @@ class ProfileCosts:
             2 (D - 1) t(bucket / D; pair) for each bucket, the slowest pair of neighbours counts
 
         Args:
-            parameters: of the unsplit layers.
+            parameters: the parameters of the unsplit layers.
             tp: smallest degree of the replicas.
             replicas: D.
             pairs: kinds of neighbours in the ring.

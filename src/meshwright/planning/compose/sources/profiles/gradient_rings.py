@@ -29,7 +29,7 @@ def slowest_sync_s(costs: ProfileCosts, parts: Sequence[Held]) -> float:
 
     Args:
         costs: the model on the cluster.
-        parts: of a pipeline set.
+        parts: the parts of a pipeline set.
     """
     cuts = sorted({cut for part in parts for cut in part.cuts})
     # Seconds of all runs before each cut: a stage takes those between its cuts.

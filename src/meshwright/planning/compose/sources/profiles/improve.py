@@ -20,9 +20,9 @@ def best_improved(pricer: SetPricer, sets: Iterable[ShapeSet], shapes: Sequence[
     """The quickest of all that some pipeline sets become.
 
     Args:
-        pricer: of the job.
-        sets: that can run, the quickest first.
-        shapes: that may replace pipelines or use free devices.
+        pricer: the pricer of the job.
+        sets: the sets that can run, the quickest first.
+        shapes: the shapes that may replace pipelines or use free devices.
     """
     best: ShapeSet | None = None
     best_s = math.inf
@@ -47,9 +47,9 @@ def improved_set(
     """The pipeline set after all changes that help, and its time.
 
     Args:
-        pricer: of the job.
+        pricer: the pricer of the job.
         one_set: one that can run.
-        shapes: that may replace pipelines or use free devices.
+        shapes: the shapes that may replace pipelines or use free devices.
         seen: pipeline sets whose changes are known; this one's are added.
     """
     seen = set() if seen is None else seen

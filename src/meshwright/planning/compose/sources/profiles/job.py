@@ -46,7 +46,7 @@ def measured_job(
         costs: one model of them on the cluster's kinds of device.
         cluster: its groups are those kinds.
         global_batch: sequences per step.
-        plan: of that model.
+        plan: the plan of that model.
     """
     starts = {group.name: sum(g.devices for g in cluster.groups[:n]) for n, group in enumerate(cluster.groups)}
 

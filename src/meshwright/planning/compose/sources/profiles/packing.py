@@ -37,7 +37,7 @@ def packed(
     """The best packing of columns.
 
     Args:
-        values: of one pipeline of each shape.
+        values: the values of one pipeline of each shape.
         used: devices of each kind in it, at least one in all.
         counts: devices of each kind.
     """

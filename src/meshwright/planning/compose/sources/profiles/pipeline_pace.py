@@ -121,7 +121,7 @@ class PipelinePacer:
         Args:
             here: sending stage.
             there: receiving stage.
-            micro_batch: of the pipeline.
+            micro_batch: the micro-batch of the pipeline.
             cut: first layer of the receiving stage.
         """
         transfers = max(here.replicas, there.replicas)

@@ -132,8 +132,8 @@ def price_pipelines(pipelines: Sequence[PacedPipeline], costs: ProfileCosts, clu
     """Time, memory and price of pipelines that train one batch together.
 
     Args:
-        pipelines: at their pace.
-        costs: of the model on the cluster's devices.
+        pipelines: the pipelines at their pace.
+        costs: the costs of the model on the cluster's devices.
         cluster: devices, links and prices.
     """
     last = max(pipelines, key=lambda one: one.end_s)

@@ -107,10 +107,10 @@ def least_times(
 
     Args:
         columns: shapes.
-        prices: of devices.
+        prices: the prices of devices.
         counts: devices of each kind.
         global_batch: sequences per step.
-        fastest_gb_s: that no ring of gradients exceeds.
+        fastest_gb_s: the fastest GB/s that no ring of gradients exceeds.
     """
     slack = prices.of(columns.used) - columns.sequences_per_s
     batch = global_batch + columns.lost_sequences

@@ -66,7 +66,7 @@ class SetPricer:
         """The step; None where a pipeline cannot run, devices do not suffice or it takes too long.
 
         Args:
-            one_set: at least one part.
+            one_set: the pipeline set, of at least one part.
             below_s: time from which on nobody wants to know; most pipeline sets reach it without their gradients.
         """
         parts = one_set.parts
@@ -93,8 +93,8 @@ class SetPricer:
         """Devices of each kind that some pipelines leave; below zero where they want more than there are.
 
         Args:
-            parts: of a pipeline set.
-            paces: of their shapes.
+            parts: the parts of a pipeline set.
+            paces: the paces of their shapes.
         """
         left = list(self.counts)
         for part, pace in zip(parts, paces, strict=True):

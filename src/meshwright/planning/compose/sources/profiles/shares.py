@@ -14,11 +14,11 @@ def shares(one_set: ShapeSet, time: SetTime, pricer: SetPricer) -> list[list[tup
     Args:
         one_set: pipelines.
         time: most sequences each pipeline has time for.
-        pricer: of the job.
+        pricer: the pricer of the job.
 
     Returns:
-        by part and pipeline; what the pipelines could do beyond the batch is taken from all of them evenly, in whole
-        smallest micro-batches. What these do not divide stays part-full.
+        Micro-batches by part and pipeline; what the pipelines could do beyond the batch is taken from all of them
+        evenly, in whole smallest micro-batches. What these do not divide stays part-full.
     """
     tables = [pricer.rests(part.shape) for part in one_set.parts]
     done = [[most] * part.pipelines for part, most in zip(one_set.parts, time.sequences, strict=True)]

@@ -55,7 +55,7 @@ def stage_kinds(costs: ProfileCosts, most_replicas: int) -> StageKinds:
 
     Args:
         costs: the model on the cluster.
-        most_replicas: of one stage.
+        most_replicas: the most replicas of one stage.
     """
     names = list(costs.kinds)
     shapes = tuple(
@@ -82,7 +82,7 @@ def stage_costs(costs: ProfileCosts, kinds: StageKinds, micro_batch: int) -> Sta
 
     Args:
         costs: the model on the cluster.
-        kinds: of stage.
+        kinds: the kinds of stage.
         micro_batch: sequences through a pipeline at once.
     """
     count = len(kinds.shapes)

@@ -19,9 +19,9 @@ def sequences(
     """All sequences the cluster has devices for, one table per number of stages.
 
     Args:
-        kinds: of stage.
+        kinds: the kinds of stage.
         counts: devices of each kind in the cluster.
-        most_stages: of a pipeline.
+        most_stages: the most stages of a pipeline.
     """
     every = np.arange(len(kinds.shapes))
     first, second = (grid.ravel() for grid in np.meshgrid(every, every, indexing="ij"))
