@@ -67,6 +67,11 @@ def test_version(run: Run) -> None:
     assert run("--version").out.startswith("meshwright ")
 
 
+@pytest.mark.parametrize("words", [(), ("models",), ("gpus",), ("clusters",), ("calculon",)])
+def test_lists_of_verbs_cut_no_sentence(run: Run, words: tuple[str, ...]) -> None:
+    assert "..." not in run(*words, "--help").out.partition("Commands:")[2]
+
+
 def test_help_loads_no_numbers() -> None:
     code = "import sys; from meshwright.cli import main; main(['--help']); print(sorted(sys.modules), file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,7 +21,7 @@ GROUPS = {
     "models": "The models known by name.",
     "gpus": "The accelerators known by name.",
     "clusters": "How a description of a cluster is read.",
-    "calculon": "Calculon's model on Calculon's own three JSON files: applications, executions, systems.",
+    "calculon": "Calculon's model on Calculon's own JSON files. An application, an execution and a system.",
 }
 
 

@@ -59,8 +59,10 @@ def application(verbs: Sequence[str], *, everything: bool = False, described: bo
         "  meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json\n"
         "  meshwright explain plans.json#1\n"
         "  meshwright export plans.json --to megatron -o launch",
-        epilog="Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, "
-        "130 interrupted. Every verb has --json and --help; --help-all describes rare options.",
+        epilog="\b\n"
+        "Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported,\n"
+        "5 violations found, 130 interrupted.\n"
+        "Every verb has --json and --help; --help-all describes rare options.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

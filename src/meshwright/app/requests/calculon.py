@@ -105,7 +105,7 @@ class CalculonEstimateRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonSearchRequest(Request):
-    """The best executions of a whole space, its front of time and memory, and the proof."""
+    """The best executions of a space, their front, and the proof. The front is that of time and memory."""
 
     examples: ClassVar = (
         "calculon search gpt3-175B a100_80g --procs 512 --batch 512",
@@ -124,7 +124,7 @@ class CalculonSearchRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonSweepRequest(Request):
-    """Search applications x systems x processors x batches; stream the best and the front of each to Parquet."""
+    """Search applications x systems x processors x batches. The best and the front of each are streamed to Parquet."""
 
     examples: ClassVar = (
         "calculon sweep gpt3-175B,megatron-1T a100_80g,h100_80g_nvl8 --procs 512,1024 --batch 1024 -o s.parquet",
@@ -171,7 +171,7 @@ class CalculonSweepRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonWhatIfRequest(Request):
-    """Sensitivity to each number of the system: the best execution, searched again for every change."""
+    """How the best execution changes with the system's numbers. The space is searched again for every change."""
 
     examples: ClassVar = (
         "calculon what-if gpt3-175B a100_80g --procs 512 --batch 512 --svg tornado.svg",

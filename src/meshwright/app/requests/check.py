@@ -21,7 +21,9 @@ from meshwright.fields.script import ScriptFields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(Request):
-    """Whether a plan is legal, fits and is the fastest, and the smallest change that repairs it. Exit 5 on violations.
+    """Whether a plan or script is legal, fits and is the fastest.
+
+    Names the smallest change that repairs it. Exit 5 on violations.
 
     What is not given comes from the plan file or the launch script, else by default.
     """

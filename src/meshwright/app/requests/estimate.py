@@ -19,7 +19,7 @@ PLAN_KIND = FieldKind(metavar="PLAN", annotation="PlanLike | ExecutionPlan | Pla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRequest(Request):
-    """One plan's step time, memory and breakdown, whether it fits or not.
+    """One plan's step time, memory and breakdown; whether it fits.
 
     What is not given comes from the plan file, else by default. Nothing is searched.
     """

@@ -41,7 +41,7 @@ class ValidateRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest(Request):
-    """Fit the numbers behind predictions to measured runs, or adjust them to a measured step of your own.
+    """Fit the numbers behind predictions to measured runs. Or adjust them to a measured step of your own.
 
     Fitted numbers are written only if they predict held-out sources better than the numbers before. A file
     calibration.json in the folder MESHWRIGHT_LIBRARY is used by default; --calibration names another for one command.
@@ -110,7 +110,7 @@ class CalibrateRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest(Request):
-    """Measure this machine's own device: matrix products, attention, memory, launches and links, as curves.
+    """Measure this machine's own device, as curves. Matrix products, attention, memory, launches and links.
 
     Needs meshwright[jax]. `meshwright gpus add` takes the file.
     """

@@ -76,7 +76,7 @@ NOT_WRITTEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(PageRequest):
-    """Plans as one self-contained file: HTML, Markdown or a notebook fragment.
+    """Plans as one file: HTML, Markdown or a notebook fragment. Nothing else is needed to read it.
 
     The page has the verdict and the same views as `web`. md is text for a merge request; cell is a fragment for
     notebooks, without scripts.
@@ -125,7 +125,7 @@ class ReportRequest(PageRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebRequest(PageRequest):
-    """Explore plans in a browser: a page served on this machine only.
+    """Explore plans in a browser; served on this machine only.
 
     The page is served on 127.0.0.1 under a random address until interrupted, and sends nothing to any other machine.
     Without a question it shows an example.

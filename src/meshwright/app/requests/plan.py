@@ -40,7 +40,7 @@ def _objectives() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest(Request):
-    """The best plans, with verdict, reasons, runner-up and certificate.
+    """The best plans, with reasons, runner-up and certificate.
 
     With measured profiles the model is one of theirs; with an earlier plan, its job is planned again on the devices
     that are left.

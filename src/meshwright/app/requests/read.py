@@ -47,7 +47,7 @@ def _line_or_file(reading: Reading, plan: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(Request):
-    """Why this plan: the ladder from plain data parallelism, its neighbours, its sensitivities."""
+    """Why this plan and no other. The ladder from plain data parallelism, its neighbours, its sensitivities."""
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
@@ -69,7 +69,7 @@ class ExplainRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest(Request):
-    """Where the seconds and bytes of two plans differ, or those of a plan and of its run.
+    """Compare two plans, or a plan and its run, part by part. Says where seconds and bytes differ.
 
     With a log, predicted and measured stand side by side, by part of the step where the run reports parts: timers of
     Megatron and DeepSpeed, columns such as dp_s of a CSV, a trace of the PyTorch profiler. Each
@@ -147,7 +147,7 @@ class CompareRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest(Request):
-    """One step of a plan, task by task: a trace for Perfetto and Chrome, a figure, or text."""
+    """One step of a plan, task by task, as trace, figure or text. The trace opens in Perfetto and Chrome."""
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
@@ -203,7 +203,7 @@ class TraceRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest(Request):
-    """Write the files that start a training framework with a plan; refuse what the framework cannot express."""
+    """Write the files that start a framework with a plan. Refuses what the framework cannot express."""
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",

@@ -55,7 +55,7 @@ class ExecutionFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(Request):
-    """Train a model under a plan on this machine: loss and time of every step, with the prediction.
+    """Train a model under a plan on this machine. Shows loss and time of every step, with the prediction.
 
     MODEL is gpt-tiny, llama-tiny, moe-tiny, mlp-tiny, or one of `models list` that fits here, scaled down if need be.
     """
@@ -104,7 +104,7 @@ class RunRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(Request):
-    """Compare a plan's run with one device, tensor by tensor; exit 5 where they differ by more than the tolerance."""
+    """Compare a plan's run with one device, tensor by tensor. Exit 5 where they differ by more than the tolerance."""
 
     examples: ClassVar = (
         "verify gpt-tiny --plan pp2.dp4.mbs1.zb-h1",

@@ -82,7 +82,7 @@ class ServeRequest(ListenRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpRequest(ListenRequest):
-    """Serve the verbs over the Model Context Protocol, on stdin and stdout or with --http."""
+    """Serve the verbs over MCP, the Model Context Protocol. On stdin and stdout, or with --http."""
 
     examples: ClassVar[tuple[str, ...]] = ("mcp", "mcp --http --port 8418")
     returns: ClassVar[str] = "Nothing; it ends with its caller."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest(Request):
-    """The fewest devices whose best plan meets a deadline, a step time or a budget.
+    """The fewest devices for a deadline, a step time or a budget.
 
     Parts of a node, and numbers of nodes with no prime factor above 7, are searched in ascending order: more devices
     can be slower than fewer where degrees divide them badly. Counts whose lower bound of time, memory or price misses

@@ -15,7 +15,7 @@ RAY_HELP = "Search on a Ray cluster: host:port; alone, the cluster of this machi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest(Request):
-    """Models x clusters x devices of a study: the best plan of every combination, streamed to Parquet.
+    """The best plan of every combination of a study. Models x clusters x devices, streamed to Parquet.
 
     \b
     FILE is TOML: options of `plan` by name, each with one value or a list; numbers of devices by table:

@@ -25,7 +25,7 @@ def check_study(study: StudyFields, reading: Reading) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRequest(Request):
-    """Let a tuner look for the best plan, and compare it with the exact optimum."""
+    """Search with a tuner, and compare it with the exact optimum."""
 
     examples: ClassVar = (
         "tune llama-3-8b --gpus 8xH100 --with random --trials 50",
@@ -56,7 +56,7 @@ class TuneRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonTuneRequest(Request):
-    """Let a tuner look for the best execution of the Calculon model, and compare it with the exact optimum."""
+    """Search with a tuner, and compare it with the exact optimum. The model is Calculon's."""
 
     examples: ClassVar = ("calculon tune gpt3-13B a100_80g --procs 64 --batch 64 --with random --trials 50",)
     returns: ClassVar = "Studies and the exact optimum."

@@ -18,7 +18,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "module")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XrayRequest(Request):
-    """Run one rank of a job with the framework's own code, without a GPU, and compare it with the estimate.
+    """Run one rank with the framework's own code, without a GPU. Compares it with the estimate.
 
     Tensors are fake and nothing is sent: operators, collectives and live bytes are those of the framework.
     """
