@@ -93,7 +93,9 @@ def run_by_reason(jobs: Sequence[Job], *, searched: bool = False, best: Mapping[
     found = ((rank, able_of(job)) for rank, job in enumerate(jobs[1:], start=2))
     rank, able = (1, first) if first else next((one for one in found if one[1]), (0, ()))
     others = [name for name, problems in refused.items() if name not in able and not _whatever_the_plan(problems)]
-    more = {"searched": True, **({"best": best} if best is not None else {})} if searched else {}
+    more: dict[str, object] = {"searched": True} if searched else {}
+    if best is not None:
+        more["best"] = best
     return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others, **more)
 
 

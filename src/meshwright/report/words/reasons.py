@@ -99,12 +99,14 @@ def _search(facts: Mapping[str, Any]) -> str:
 
 
 def _run_by(facts: Mapping[str, Any]) -> str:
-    """`runs under: Megatron-LM; --target accelerate or axolotl looks for one of its own`, or whose own is the best."""
+    """`runs under: Megatron-LM; --target accelerate or axolotl looks for one of its own`, or the quickest own plan."""
     able = facts["titles"] or "no framework known here"
     if facts["rank"] > 1:
         able = f"no framework known here, but plan {facts['rank']}: {able}"
     if best := facts.get("best"):
-        return f"runs under: {able}; best trainer: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']})"
+        which = "best trainer" if facts.get("searched") else "the quickest that one runs"
+        asks = "" if facts.get("searched") else f", see --target {best['trainer']}"
+        return f"runs under: {able}; {which}: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']}){asks}"
     if facts.get("searched"):  # the table of trainers has the best plan of each
         return f"runs under: {able}"
     *names, last = facts["others"] or [""]
