@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meshwright import InputError, estimate, plan
+from meshwright import InputError, check, estimate, plan
+from meshwright.specs.job import Job
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +46,17 @@ def test_another_batch_is_refused(file: Path) -> None:
 def test_a_model_of_other_layers_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match=r"the plan holds 16 layers, llama-3\.1-8b has 32"):
         estimate("llama-3.1-8b", str(file))
+
+
+def test_a_plan_whose_schedule_pairs_no_passes_runs_nothing_beside_its_exchanges() -> None:
+    job = estimate("qwen3-30b-a3b", "pp2.ep4.epdedup.dp4.mbs1", gpus="8xH100").best.job
+    assert isinstance(job, Job)
+    (strategy,) = job.plan.strategies
+    beside = replace(strategy, expert=replace(strategy.expert, overlap="paired-wgrad"))
+    stated = replace(job, plan=replace(job.plan, strategies=(beside,)), name=None)
+    report = check(None, stated)
+    assert (report.exit_code, report.estimate) == (5, None)
+    assert report.text.startswith("pp2.ep4.epdedup.epov-wgrad.dp4.mbs1.gbs128 is not legal")
+    assert any("runs no forward together with a backward" in one.why for one in report.violations)
+    with pytest.raises(InputError, match="epov-wgrad with schedule 1f1b"):
+        estimate(None, stated)

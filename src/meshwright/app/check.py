@@ -14,7 +14,6 @@ from meshwright.app.check_better import Better, better_plan
 from meshwright.app.requests.check import CheckRequest
 from meshwright.errors import InputError, Problem, ViolationError
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.fields.field import values_of
@@ -162,6 +161,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
         rule=_rule(source, launch),
         oom_log=request.oom_log,
         sayable=_sayable(editable, launch),
+        unnamed="the launch script",
     )
     if launch.questions:
         return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
@@ -238,6 +238,7 @@ def _report(
     rule: JobRule | None,
     oom_log: str | os.PathLike[str] | None,
     sayable: Callable[[PlanRow], bool] | None = None,
+    unnamed: str = "the plan",
 ) -> CheckReport:
     inputs, row = question.inputs, question.row
     estimate, wrong = _priced(question)
@@ -255,7 +256,7 @@ def _report(
     repairs = _repairs(row, inputs, estimate, died, spelled)
     faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
-    shown = title_of(question.job, row) if question.plan else name or "the launch script"
+    shown = title_of(question.job, row) if question.plan else name or unnamed
     return CheckReport(
         name=name,
         title=shown,
@@ -290,11 +291,7 @@ def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation
     if plan is None:
         return None, wrong
     estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)
-    wrong += too_large(estimate)
-    if question.row is None:
-        found = plan_problems(plan, inputs.model, inputs.workload.seq_len)
-        wrong += [Violation.of("LEGAL", problem) for problem in found]
-    return estimate, wrong
+    return estimate, [*wrong, *too_large(estimate)]
 
 
 def _of_whole_logits(rule: JobRule, job: Job) -> tuple[Problem, ...]:

@@ -13,7 +13,7 @@ from meshwright.estimate.away_rules import strategy_problems
 from meshwright.estimate.degree_rules import OR_MULTIPLE, model_rules
 from meshwright.estimate.stages import paging_problems, recompute_problem
 from meshwright.schedules import schedule_named
-from meshwright.schedules.plan_rows import schedule_of, stages_of
+from meshwright.schedules.plan_rows import stages_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -163,13 +163,10 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                         value = degrees[rule.field][0] if rule.field in degrees else strategy.tensor.name
                         what = here + _what(rule, value)
                         problems.append(Problem(what=what, why=rule.why, fix=_fix(rule, degrees), field=rule.field))
-                if strategy.expert.overlap != "none":
-                    from meshwright.estimate.overlap_rules import overlap_problems
+    if any(strategy.expert.overlap != "none" for strategy in plan.strategies):
+        from meshwright.estimate.overlap_rules import overlap_problems_of_plan  # of few plans
 
-                    chunks = max(len(one.chunks) for one in pipeline.workers)
-                    schedule = schedule_of(pipeline.schedule)
-                    shape = (schedule, len(pipeline.workers), pipeline.num_micro_batches, chunks // schedule.chains)
-                    problems += overlap_problems(strategy, model, shape)
+        problems += overlap_problems_of_plan(plan, model)
     return tuple(dict.fromkeys(problems))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from meshwright.errors import Problem
 from meshwright.schedules import Schedule
+from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.strategy import LayerStrategy
 
 
@@ -36,6 +38,23 @@ def overlap_problems(
     if strategy.recompute.kind in ("full", "grouped"):
         why = "recomputing a whole layer repeats its exchanges with nothing to overlap them"
         add(f"recompute {strategy.recompute.kind}", why, "use rc-sel, or rc-none")
+    return found
+
+
+def overlap_problems_of_plan(plan: ExecutionPlan, model: ModelSpec) -> list[Problem]:
+    """What forbids exchanges of experts to run beside what the strategies of a plan say, pipeline by pipeline.
+
+    Args:
+        plan: the plan of any pipelines.
+        model: the model.
+    """
+    found: list[Problem] = []
+    for pipeline in plan.pipelines:
+        schedule = schedule_of(pipeline.schedule)
+        chunks = max(len(worker.chunks) for worker in pipeline.workers) // schedule.chains
+        shape = (schedule, len(pipeline.workers), pipeline.num_micro_batches, chunks)
+        for index in dict.fromkeys(run.strategy for chunk in pipeline.chunks() for run in chunk.runs):
+            found += overlap_problems(plan.strategies[index], model, shape)
     return found
 
 

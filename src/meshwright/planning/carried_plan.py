@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem
+from meshwright.estimate.legality import plan_problems
 from meshwright.fields.job import JobFields
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.software import canonical
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.question.job_inputs import job_fields, job_inputs, resolve_cluster
+from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster
 from meshwright.planning.question.tuned import trained_text, with_tuning
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
@@ -44,7 +45,21 @@ def carried_plan(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQ
     inputs = job_inputs(replace(own, **workload, **beside, model=model, cluster=cluster))
     _check_layers(job.plan, model)
     warnings = (*warnings, *workload_warnings, *model_warnings, *cluster_warnings)
-    return PlanQuestion(inputs=inputs, row=row_of(job.plan, model), plan=job.plan, warnings=warnings)
+    return of_plan(job.plan, inputs, warnings)
+
+
+def of_plan(plan: ExecutionPlan, inputs: JobInputs, warnings: Iterable[str] = ()) -> PlanQuestion:
+    """A plan that is there in full, with what it is for and what is illegal of it.
+
+    Args:
+        plan: the plan, of one row or of any pipelines.
+        inputs: its job.
+        warnings: the warnings of what was read.
+    """
+    problems = plan_problems(plan, inputs.model, inputs.workload.seq_len)
+    row = row_of(plan, inputs.model) if inputs.cluster.homogeneous or not problems else None
+    legal = None if problems else plan
+    return PlanQuestion(inputs=inputs, row=row, plan=legal, problems=problems, warnings=tuple(warnings))
 
 
 _BESIDE_THE_PLAN = (

@@ -18,11 +18,11 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_document, read_job, with_model
 from meshwright.library import models
 from meshwright.library.made_with import changes_since
-from meshwright.planning.carried_plan import carried_plan
+from meshwright.planning.carried_plan import carried_plan, of_plan
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs, with_rest
 from meshwright.schedules import known_names, schedule_named
-from meshwright.schedules.plan_rows import plan_of, row_of
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import ExecutionPlan
@@ -250,7 +250,7 @@ def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> Pla
     if isinstance(plan, ExecutionPlan):
         workload = inputs.workload.with_batch(plan.global_batch)
         inputs = replace(inputs, workload=workload, batch_given=True)
-        return PlanQuestion(inputs=inputs, row=row_of(plan, inputs.model), plan=plan)
+        return of_plan(plan, inputs)
     row = plan if isinstance(plan, PlanRow) else _parse(text, inputs)
     warnings: tuple[str, ...] = ()
     if own_batch and row.devices == inputs.cluster.devices:

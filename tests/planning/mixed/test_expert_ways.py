@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright import plan
+from meshwright.estimate.legality import plan_problems
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed import native
@@ -27,6 +28,15 @@ def test_tokens_are_sent_once_where_that_is_quicker() -> None:
     assert {strategy.expert.dispatcher for strategy in free.plan.strategies} == {"deduplicated"}
     assert {strategy.expert.dispatcher for strategy in plain.plan.strategies} == {"alltoall"}
     assert free.estimate.step_time_s < 0.98 * plain.estimate.step_time_s
+
+
+@pytest.mark.parametrize("gpus", ["8xH100,8xA100-80", "20xH100"])
+def test_every_plan_is_legal_with_what_it_runs_beside_its_exchanges(gpus: str) -> None:
+    answer = plan("qwen3-30b-a3b", gpus=gpus, global_batch=128)
+    for one in answer:
+        job = one.job
+        assert isinstance(job, Job)
+        assert not plan_problems(job.plan, job.model, job.workload.seq_len), one.title
 
 
 def test_dense_models_have_no_other_way() -> None:

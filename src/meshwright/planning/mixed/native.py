@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.overlap_rules import overlap_problems_of_plan
 from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
@@ -314,6 +315,8 @@ class NativeSource:
         return found
 
     def _priced_in_full(self, plan: ExecutionPlan, row: PlanRow | None) -> PricedPlan | None:
+        if self.model.is_moe and overlap_problems_of_plan(plan, self.model):
+            return None
         check_plan(plan, self.model, self.cluster, self.workload)
         estimate = estimate_of(plan, self._pricer)
         self._priced += 1
