@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.nested import OF_MLC, SPEAKS, TEXT_ONLY, TOWERS, find_text, with_towers_beside
+from meshwright.formats.huggingface.nested import OF_MLC, SPEAKS, TOWERS, find_text, text_alone, with_towers_beside
 from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
@@ -325,6 +325,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
     family, called = _family(text.said)
     known = text.said in FAMILIES
+    if not known:
+        import_module(f"{__name__}.other_kinds").refuse_other_kind(text, name)
     of_class = text.said if text.outer is not None and not text.path.startswith(OF_MLC) else ""
     fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, said=of_class, known=known)
     model = read_decoder(fields, family, called)
@@ -338,7 +340,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     elif (named := text.config.get("model_type")) not in (None, text.said):
         notes = (f"model_type {show(named)} is unknown; its class is that of {text.said!r}", *notes)
     if text.towers and not towers:
-        notes = (*notes, TEXT_ONLY)
+        notes = (*notes, text_alone(config, text.path))
     if beside is not config and config.get("talker_config") is not None:
         notes = (*notes, SPEAKS)
     settings = config_constants(text.config, str(text.said))

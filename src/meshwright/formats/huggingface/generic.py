@@ -19,7 +19,13 @@ def _decoder(fields: Fields) -> Mapping[str, object]:
     classes = fields.own("architectures")
     first = classes[0] if isinstance(classes, list) and classes else None
     if isinstance(first, str) and not any(word in first for word in CAUSAL):
-        fields.refuse("architectures", first, "the family is unknown, and this is not the class of a decoder")
+        from meshwright.formats.huggingface.other_kinds import evidence  # most configs are of decoders
+
+        seen = evidence(fields.unread())
+        why = f"the family is unknown, and this is not the class of a decoder{f': {seen}' if seen else ''}"
+        fix = "name the class of a decoder (...ForCausalLM) if its layers are those of one"
+        fields.refuse("architectures", first, why, fix)
+        fields.done()  # of another kind of model nothing else is worth a word
     parts: dict[str, object] = {}
     if fields.raw("position_embedding_type") in ("absolute", "learned", "learned_absolute"):
         parts["learned_positions"] = True

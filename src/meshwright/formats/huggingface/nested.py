@@ -22,6 +22,8 @@ _ENDINGS = re.compile(r"(For[A-Z].*|(LM)?HeadModel|Model)$")
 """The end of a class name, behind the name of its family."""
 SHAPE = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
 """Sizes that tell a model's shape where no `model_type` does, as in configs of Megatron and NeMo."""
+NO_MODELS = frozenset({"quantization_config", "compression_config", "generation_config", "rope_config", "peft_config"})
+"""Keys of objects in a config that are no parts of its model."""
 TOWERS = (
     "vision_config",
     "audio_config",
@@ -46,6 +48,20 @@ class TextPart:
     path: str
     towers: bool
     """Whether the config holds more than the text model."""
+
+
+def text_alone(config: Mapping[str, object], path: str) -> str:
+    """What is said of a model whose text alone is planned, with the parts of its config that are left out.
+
+    Args:
+        config: the whole config.
+        path: of the text in it.
+    """
+    kept = path.partition(".")[0]
+    parts = [key for key, value in config.items() if isinstance(value, Mapping) and key != kept and value]
+    named = [key for key in parts if key in TOWERS or key.endswith(("_config", "_cfg"))]
+    other = [key for key in named if key not in NO_MODELS]
+    return f"{TEXT_ONLY}{': ' if other else ''}{', '.join(other[:6])}"
 
 
 def with_towers_beside(config: Mapping[str, object]) -> Mapping[str, object]:
@@ -75,7 +91,8 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
     if isinstance(thinker, Mapping) and isinstance(thinker.get("text_config"), Mapping):
         return _of_thinker(config, find_text(thinker, name, known))
     nested = (_nested(config, key, name, known) for key in PARTS if config.get(key) is not None)
-    return next((part for part in nested if part is not None), None) or _whole(config, name, known)
+    named = next((part for part in nested if part is not None), None)
+    return named or _only_decoder(config, known) or _whole(config, name, known)
 
 
 def _of_thinker(config: Mapping[str, object], inner: TextPart) -> TextPart:
@@ -109,13 +126,36 @@ def _nested(config: Mapping[str, object], key: str, name: str, known: Mapping[st
     return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != OF_MLC)
 
 
+def _only_decoder(config: Mapping[str, object], known: Mapping[str, str]) -> TextPart | None:
+    """The one object in a config of no known family that is a whole decoder of one, under whatever key it stands."""
+    said = config.get("model_type")
+    if not isinstance(said, str) or said in known or _states(config, "vocab_size"):
+        return None
+    parts = [(key, part) for key, part in config.items() if isinstance(part, Mapping)]
+    found = [(key, part) for key, part in parts if str(part.get("model_type")) in known and _has_shape(part)]
+    if len(found) != 1:
+        return None
+    key, part = found[0]
+    return TextPart(said=str(part["model_type"]), config=part, outer=config, path=f"{key}.", towers=True)
+
+
+def _has_shape(config: Mapping[str, object]) -> bool:
+    """Whether it states all of `SHAPE`."""
+    return all(_states(config, size) for size in SHAPE)
+
+
+def _states(config: Mapping[str, object], size: str) -> bool:
+    """Whether a size is stated under any of its names."""
+    return any(config.get(key) is not None for key in (size, *SPELLINGS[size]))
+
+
 def _whole(config: Mapping[str, object], name: str, known: Mapping[str, str]) -> TextPart:
     """A config that nests no text model: it is one itself."""
     said = config.get("model_type")
     if said is None or (isinstance(said, str) and said not in known):
         of_class = _from_architecture(config, known)
         said = of_class if said is None or of_class in known else said
-    if said is None and {first for first in SHAPE if any(key in config for key in (first, *SPELLINGS[first]))} >= SHAPE:
+    if said is None and _has_shape(config):
         return TextPart(said="", config=config, outer=None, path="", towers=False)
     if not isinstance(said, str) or not said:
         raise _of_no_family(config, name, said)

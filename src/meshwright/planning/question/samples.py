@@ -126,7 +126,7 @@ class _Medium:
             if any(one.tower for one in model.streams):
                 why = f"it reads {' and '.join(one.noun for one in MEDIA if one.names(model))}"
             why, fix = f"{model.name} has no {self.tower} beside its text: {why}", f"leave {name} out"
-            if TEXT_ONLY in model.notes:
+            if any(note.startswith(TEXT_ONLY) for note in model.notes):
                 why, fix = f"only the text of {model.name} is known here", f"{fix}, or give its whole config.json"
             yield Problem(what=f"{name} is {value}", why=why, fix=fix, field=name)
 

@@ -1,0 +1,50 @@
+"""Configs of unknown families that describe no text model: refused for what they are, and not for sizes they lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright.errors import UnsupportedError
+from meshwright.formats.huggingface import read_config
+from tests.formats.huggingface.configs import LLAMA
+
+SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({**SIZES, "image_size": 224, "patch_size": 16}, "image_size, patch_size are keys of a model of images"),
+        ({"model_type": "efficientnet_of_mine", "width_coefficient": 2.0}, "is a key of a model of images"),
+        ({**SIZES, "num_mel_bins": 128}, "num_mel_bins is a key of a model of sound"),
+        ({**SIZES, "horizon_lengths": [1, 8], "input_size": 1}, "a forecaster of series of numbers"),
+        ({"protein": {"model_type": "esm"}, "words": {"model_type": "bert"}}, "protein (esm), words (bert)"),
+        ({"width": 512, "blocks": 12}, "it states none of hidden_size"),
+        ({**SIZES, "vocab_size": 30_522, "type_vocab_size": 2}, "means an encoder as BERT is"),
+        ({**SIZES, "vocab_size": 32_000, "encoder_layers": 6}, "an encoder stands beside its decoder"),
+        ({"logit_scale_init_value": 2.6, "text_config": {**LLAMA, "model_type": "mine_text"}}, "trained to agree"),
+    ],
+)
+def test_a_config_of_another_kind_is_refused_for_what_it_is(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read_config({"model_type": "mine", **config}, "mine")
+    (problem,) = caught.value.problems
+    assert reason in problem.why
+    assert problem.fix
+
+
+def test_the_class_of_another_kind_is_the_one_reason_given() -> None:
+    config = {"model_type": "mine", "architectures": ["MineForMasks"], "vocab_size": 100, "backbone": "resnet50"}
+    with pytest.raises(UnsupportedError) as caught:
+        read_config(config, "mine")
+    (problem,) = caught.value.problems
+    assert problem.why.endswith("this is not the class of a decoder: backbone is a key of a model of images")
+
+
+def test_the_one_decoder_of_a_known_family_is_the_text_wherever_it_stands() -> None:
+    config = {"model_type": "speaks", "decoder_config": LLAMA, "diffusion_head_config": {"head_layers": 4}}
+    model = read_config(config, "speaks")
+    assert model.parameters == read_config(LLAMA, "llama").parameters
+    assert model.notes[-1].endswith("left out: diffusion_head_config")
