@@ -55,7 +55,7 @@ def text_alone(config: Mapping[str, object], path: str) -> str:
 
     Args:
         config: the whole config.
-        path: of the text in it.
+        path: where the text stands in it.
     """
     kept = path.partition(".")[0]
     parts = [key for key, value in config.items() if isinstance(value, Mapping) and key != kept and value]

@@ -52,7 +52,7 @@ def refuse_other_kind(text: TextPart, name: str) -> None:
 
     Args:
         text: the part that would be read as a decoder of an unknown family.
-        name: of the model.
+        name: what the model is called.
 
     Raises:
         UnsupportedError: it has no vocabulary, or is an encoder, or stands beside one.
@@ -93,7 +93,7 @@ def evidence(config: Mapping[str, object]) -> str:
     """What the keys of a config say that it describes, such as "image_size, patch_size are those of a model of images".
 
     Args:
-        config: of any family.
+        config: a config of any family.
 
     Returns:
         The clause, empty where no key says it.
