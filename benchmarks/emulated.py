@@ -27,8 +27,7 @@ from meshwright.library.models import resolve
 from meshwright.planning.plan_source import planned_job
 from meshwright.runtime.mixed_plan import check_plan_runs, samples_of
 from meshwright.runtime.train import Steps, train
-from meshwright.runtime.training.joint import JointTraining
-from meshwright.runtime.training.mixed import MixedTraining
+from meshwright.runtime.training.of_job import job_training
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Pipeline, StrategyRun
 from meshwright.zoo.tiny import scaled_model
@@ -110,8 +109,7 @@ def emulated_s(job: Job, scale: float) -> tuple[float, float]:
     import jax
 
     spec = scaled_model(job.model, hidden=32, vocab=64)
-    kind = JointTraining if job.plan.joint_ranks else MixedTraining
-    training = kind(spec=spec, seq_len=LENGTH, job=job, name="drawn", emulate=scale)
+    training = job_training(spec=spec, seq_len=LENGTH, job=job, name="drawn", emulate=scale)
     taken: list[float] = []
     ended = train(
         training, jax.devices(), Steps(count=3), on_step=lambda number, loss, seconds, step: taken.append(seconds)

@@ -255,6 +255,14 @@ class GridSharding:
                 axes[step.loss.invars[operand]] = axes[atom]
         return cls(data=data, split=split, axes=axes)
 
+    def of_trace(self, step: TracedStep) -> GridSharding:
+        """The sharding of the same values in another trace of the step.
+
+        Args:
+            step: the other trace.
+        """
+        return GridSharding.of(step, self.split, self.data)
+
     def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 

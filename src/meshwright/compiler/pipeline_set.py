@@ -69,6 +69,9 @@ class PipelineSet(Method):
     """Pipelines that share a batch, each its own way. Their losses must be said to be means or sums."""
 
     pipelines: tuple[StagedPipeline, ...]
+    joint_states: bool = False
+    """Whether all pipelines hold one copy of the optimizer states together, each some tensors in proportion to its
+    devices, and update these; else the first holds and updates all."""
     paces: Callable[[StepProgram], Sequence[Sequence[float]]] | None = None
     """Least seconds of each instruction of each mesh, to emulate slower devices; None slows nothing down."""
 

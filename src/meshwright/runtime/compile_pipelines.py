@@ -23,9 +23,9 @@ from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.schedules.beside import side_by_side
 
-REDUCTIONS = (
+_REDUCTIONS = (
     "gradients are reduced inside a stage with every micro-batch, by XLA's partitioner, and between pipelines once, on"
-    " the stages of the first"
+    " the stages of"
 )
 
 
@@ -60,7 +60,7 @@ def compile_pipelines(
         parts.append(_part(fun, arguments, pipeline, devices, batch_argnums, mean=loss == "mean", first=first))
     meshes = [mesh for part in parts for mesh in part.meshes]
     step = replace(parts[0].step, micro_batches=sum(part.micro_batches for part in parts))
-    program = lower_pipelines(parts, sorted(given(step)))
+    program = lower_pipelines(parts, sorted(given(step)), joint_states=method.joint_states)
     idle = [said for part in parts for said in idle_devices_notice(part.step, part.stages, part.shardings, part.meshes)]
     for said in idle:
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)
@@ -73,7 +73,7 @@ def compile_pipelines(
         program=program,
         verified=verify_lists(program),
         shardings=tuple(one for part in parts for one in part.shardings),
-        reductions=REDUCTIONS,
+        reductions=f"{_REDUCTIONS} {'the one that holds their states' if method.joint_states else 'the first'}",
         idle=tuple(idle),
         runtime=placed,
     )

@@ -15,7 +15,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
-from meshwright.targets.run.rules import joint_refusals, module_refusals
+from meshwright.targets.run.rules import module_refusals
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -136,6 +136,7 @@ def pipeline_set(
 
     return PipelineSet(
         devices=list(devices[: len(numbers)]),
+        joint_states=plan.joint_ranks > 0,
         paces=paces,
         pipelines=tuple(
             StagedPipeline(
@@ -194,8 +195,6 @@ def _row(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow:
 
 
 def _refused(plan: ExecutionPlan, seq_len: int) -> Iterator[Problem]:
-    if plan.joint_ranks:
-        yield from joint_refusals(plan)
     for number, pipeline in enumerate(plan.pipelines):
         yield from _of_pipeline(plan, number, pipeline)
         for at, worker in enumerate(pipeline.workers):

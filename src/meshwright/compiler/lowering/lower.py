@@ -199,11 +199,11 @@ def owners_of(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
         tasks: the tasks of its stages.
     """
     owner: dict[int, int] = {}
-    for programs in tasks.programs:
+    for mesh, programs in zip(tasks.copies[0].tolist(), tasks.programs, strict=True):
         for operand in programs.stage.parameters:
-            owner.setdefault(operand, int(tasks.copies[0, programs.stage.index]))
+            owner.setdefault(operand, mesh)
     for operand in step.wrt:
-        owner.setdefault(operand, 0)
+        owner.setdefault(operand, tasks.first_mesh)
     return owner
 
 

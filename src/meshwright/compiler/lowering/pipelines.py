@@ -1,8 +1,9 @@
 """Several pipelines of unlike stages that train one batch together, written as one program.
 
 Every pipeline runs its own micro-batches, of its own size, on its own stages. Gradients meet on the stages of the first
-pipeline, which update; the others read the new weights at the start of the next step. A micro-batch of s of the N
-samples of a batch counts s / N of a mean, so that what is added up is the gradient of the batch whatever the shares.
+pipeline, which update; the others read the new weights at the start of the next step. Pipelines that hold one copy of
+the states together update some tensors each. A micro-batch of s of the N samples of a batch counts s / N of a mean, so
+that what is added up is the gradient of the batch whatever the shares.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh
 
+from meshwright.compiler.cost import size_of
 from meshwright.compiler.cuts.cut import CutStage, marked_ends
 from meshwright.compiler.cuts.stacks import layer_loops
 from meshwright.compiler.cuts.stage_programs import StageJaxprs, stage_programs
 from meshwright.compiler.cuts.staging import staged
+from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.instructions.donation import with_donations
@@ -180,12 +183,15 @@ def cut_part(step: TracedStep, depth: int, first: int) -> tuple[TracedStep, tupl
     return cut.step, tuple(replace(stage, index=first + stage.index) for stage in cut.stages)
 
 
-def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) -> StepProgram:
+def lower_pipelines(
+    parts: Sequence[PipelinePart], given: Sequence[int] = (), *, joint_states: bool = False
+) -> StepProgram:
     """Write the lists of all pipelines.
 
     Args:
-        parts: the parts of the step; the first one updates.
+        parts: the parts of the step.
         given: inputs that the caller gives away.
+        joint_states: whether every part updates some tensors; else the first one updates all.
 
     Raises:
         InputError: a schedule has other numbers than its pipeline, or tasks that cannot be compiled.
@@ -212,7 +218,7 @@ def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) ->
         for task in in_rounds(one.table):
             one.add(task)
     whole = replace(parts[0].step, micro_batches=units[-1])
-    owner = owners_of(whole, tasks[0])
+    owner = _joint_owners(whole, tasks, parts) if joint_states else owners_of(whole, tasks[0])
     finish = Finish(whole, [one for own in programs for one in own], out, layouts, owner)
     finish.gradients([ran for one in tasks for ran in one.counted])
     makers: dict[int, list[tuple[int, range]]] = defaultdict(list)
@@ -220,7 +226,9 @@ def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) ->
         for place, made in one.makers.items():
             makers[place] += made
     finish.results(makers)
-    updating = Updating(whole, programs[0], out, operands[0], shardings, devices, layouts)
+    # The update is that of the first trace, whatever the mesh.
+    traced = [one.of_trace(parts[0].step) if isinstance(one, GridSharding) else one for one in shardings]
+    updating = Updating(whole, programs[0], out, operands[0], traced, devices, layouts)
     outcomes = updating.outcomes(finish.owner, tasks[0].copies)
     kept = {outcome.buffer for outcome in outcomes}
     feeds = [feed for one in operands for feed in one.feeds]
@@ -233,6 +241,20 @@ def lower_pipelines(parts: Sequence[PipelinePart], given: Sequence[int] = ()) ->
         feeds=tuple(feeds),
         outcomes=tuple(outcomes),
     )
+
+
+def _joint_owners(step: TracedStep, tasks: Sequence[StageTasks], parts: Sequence[PipelinePart]) -> dict[int, int]:
+    """Mesh of each differentiated operand: in the pipeline that has least so far for its devices, the largest first."""
+    owners = [owners_of(step, one) for one in tasks]
+    devices = [sum(mesh.size for mesh in part.meshes) for part in parts]
+    held = [0] * len(tasks)
+    owner = {}
+    for operand in sorted(step.wrt, key=lambda operand: (-size_of(step.loss.invars[operand]), operand)):
+        size = size_of(step.loss.invars[operand])
+        chosen = min(range(len(tasks)), key=lambda number: ((held[number] + size) / devices[number], number))
+        held[chosen] += size
+        owner[operand] = owners[chosen][operand]
+    return owner
 
 
 def _programs(part: PipelinePart) -> list[StageJaxprs]:

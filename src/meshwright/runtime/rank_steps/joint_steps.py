@@ -44,7 +44,7 @@ class JointStep(ShardedStep):
 
     shares: tuple[Share, ...]
     zero: int
-    """What is in parts: 1 moments, 2 gradients too, 3 weights too."""
+    """What is in parts: 2 gradients and moments, 3 weights too."""
     keeps: bool = False
     """Whether weights are gathered once for all micro-batches, with zero 3."""
     update_s: float = 0.0
@@ -93,19 +93,13 @@ class JointStep(ShardedStep):
         def added(total: Any, part: Any) -> tuple[Any, None]:
             weights = self._whole(state) if once is None else once
             value, gradients = jax.lax.switch(kind, passes, weights, part, key)
-            found = gradients if self.zero == 1 else jax.tree.map(self._cut, gradients)
-            return jax.tree.map(jnp.add, total, (value, found)), None
+            return jax.tree.map(jnp.add, total, (value, jax.tree.map(self._cut, gradients))), None
 
         like = self._shapes()
         parts = state["moments"]["mean"]
-        begun = (
-            jax.tree.map(jnp.zeros_like, parts)
-            if self.zero > 1
-            else jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-        )
+        begun = jax.tree.map(jnp.zeros_like, parts)
         first = jax.tree.leaves(parts)[0]
         (loss, gradients), _ = jax.lax.scan(added, (jnp.zeros((), first.dtype), begun), split)
-        gradients = jax.tree.map(self._cut, gradients) if self.zero == 1 else gradients
         mine = (
             state["weights"]
             if self.zero == 3

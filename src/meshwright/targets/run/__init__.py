@@ -36,7 +36,7 @@ from meshwright.targets.contract import (
     text_beside,
     text_of,
 )
-from meshwright.targets.run.rules import joint_refusals, unrunnable_settings
+from meshwright.targets.run.rules import unrunnable_settings
 
 SCRIPT = "run.sh"
 _COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
@@ -45,9 +45,7 @@ _COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
 def _refused(job: Job) -> tuple[Problem, ...]:
     # A plan of unlike stages has no row; `run` takes its file.
     row = row_of(job.plan, job.model)
-    if row is None:
-        return tuple(joint_refusals(job.plan)) if job.plan.joint_ranks else ()
-    return tuple(unrunnable_settings(row))
+    return () if row is None else tuple(unrunnable_settings(row))
 
 
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshwright.errors import Problem
 from meshwright.schedules import schedule_named
 from meshwright.specs.dispatchers import DISPATCHERS
-from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -114,27 +113,3 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
 def _unsplit(what: str, able: Sequence[str]) -> Problem:
     why = "the runtime cannot split a model this way"
     return Problem(what=f"{what} does not run here", why=why, fix=f"use {' or '.join(able)}", field="plan")
-
-
-def joint_refusals(plan: ExecutionPlan) -> Iterator[Problem]:
-    """Why a plan whose pipelines hold states together does not run.
-
-    Args:
-        plan: such a plan.
-    """
-    used = [plan.strategies[run.strategy] for one in plan.pipelines for chunk in one.chunks() for run in chunk.runs]
-    for name in ("tp", "cp"):
-        if wide := sorted({degree for strategy in used if (degree := getattr(strategy, name)) > 1}):
-            yield Problem(
-                what=f"{name} {wide[-1]} with states over all ranks",
-                field="plan",
-                why="ranks that hold states together run whole samples here, each its own",
-                fix=f"--pin {name}=1 finds the best plan without, or another plan of the set",
-            )
-    if len(counts := {pipeline.num_micro_batches for pipeline in plan.pipelines}) > 1:
-        yield Problem(
-            what=f"pipelines of {min(counts)} and {max(counts)} micro-batches with states over all ranks",
-            why="all ranks run in one loop over micro-batches here",
-            field="plan",
-            fix="another plan of the set",
-        )
