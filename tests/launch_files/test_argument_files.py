@@ -99,6 +99,12 @@ def test_a_run_of_ms_swift_is_read_from_the_arguments_that_it_leaves(tmp_path: P
     assert engine.name == "dp8.z3.mbs1.gbs128.rc-full.off-og"
 
 
+def test_settings_of_shards_that_a_run_of_ms_swift_leaves_are_read(tmp_path: Path) -> None:
+    config = {"fsdp_version": 2, "reshard_after_forward": False, "activation_checkpointing": True}
+    said = {**SWIFT, "fsdp": "full_shard auto_wrap", "fsdp_config": config, "gradient_checkpointing": False}
+    assert read(tmp_path, {"args.json": said}).name == "dp8.fsdp-keep.mbs1.gbs128.rc-full"
+
+
 def test_swift_takes_its_options_from_a_file_and_its_engine_from_another(tmp_path: Path) -> None:
     text = "".join(f"{key}: {value}\n" for key, value in SWIFT.items() if key not in ("deepspeed", "hub_token"))
     command = "NPROC_PER_NODE=8 swift sft sft.yaml --deepspeed z3.json\n"

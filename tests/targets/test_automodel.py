@@ -17,7 +17,7 @@ from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.question.tuned import read_lora, with_tuning
 from meshwright.specs.job import Job
 from meshwright.specs.tuning import Tuning
-from meshwright.targets import TARGETS
+from meshwright.targets import TARGETS, target_of_file
 
 RECIPE = """\
 recipe: TrainFinetuneRecipeForNextTokenPrediction
@@ -306,3 +306,8 @@ def test_experts_over_more_ranks_than_usual_are_read_for_as_many_devices(tmp_pat
     )
     report = check(source=recipe)
     assert "--gpus 64xH100" in report.violations[0].fix
+
+
+def test_a_key_that_ends_in_one_of_its_names_is_not_its_own() -> None:
+    assert target_of_file("recipe.yaml", RECIPE) == "automodel"
+    assert target_of_file("train.yaml", "train:\n  max_step_scheduler: 1000\n  n_layer: 18\n") is None

@@ -58,6 +58,12 @@ def test_what_is_off_or_left_to_the_trainer_changes_nothing() -> None:
     assert (found.problems, found.notes) == (read().problems, read().notes) == ((), found.notes)
 
 
+def test_a_table_of_which_only_a_word_is_there_is_said_to_be_a_table() -> None:
+    (problem,) = read(zero_optimization={"stage": 3, "offload_param": False}).problems
+    assert (problem.what, "takes a table" in problem.why) == ("zero_optimization.offload_param is False", True)
+    assert not read(zero_optimization={"stage": 3, "offload_param": None}).problems
+
+
 def test_a_curriculum_is_planned_at_its_full_length() -> None:
     table = {"enabled": True, "curriculum_type": "seqlen", "min_difficulty": 80, "max_difficulty": 2048}
     found = read(curriculum_learning=table)

@@ -184,3 +184,9 @@ def test_what_no_plan_holds_is_refused(more: str, field: str) -> None:
 
 def test_a_curriculum_is_said() -> None:
     assert any("--curriculum-learning-legacy" in note for note in read("--curriculum-learning-legacy").notes)
+
+
+def test_one_expert_is_said_to_be_none() -> None:
+    found = read("--num-experts 1")
+    assert found.row == read().row
+    assert any("--num-experts 1" in note for note in found.notes)

@@ -224,10 +224,14 @@ def one_line(text: str) -> str:
 
 
 def marked(suffixes: tuple[str, ...], *marks: tuple[str, ...]) -> Callable[[str, str], bool]:
-    """Recognises files of these suffixes whose text holds one of the spellings of each mark."""
+    """Recognises files of these suffixes whose text holds a spelling of each mark; keys are not the ends of others."""
+    patterns = [
+        re.compile("|".join(rf"{r'(?<![A-Za-z0-9_])' if one[0].islower() else ''}{re.escape(one)}" for one in mark))
+        for mark in marks
+    ]
 
     def recognised(name: str, text: str) -> bool:
-        return PurePath(name).suffix in suffixes and all(any(one in text for one in mark) for mark in marks)
+        return PurePath(name).suffix in suffixes and all(one.search(text) for one in patterns)
 
     return recognised
 

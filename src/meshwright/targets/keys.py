@@ -102,6 +102,11 @@ def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) 
             continue
         if key is None and isinstance(value, Mapping):
             continue  # an empty table
+        if key is None and any(name.startswith(f"{path}.") for name in known):
+            if value is not None:
+                why = f"{title} takes a table of keys there, or no value"
+                yield Problem(what=f"{path} is {value!r:.80}", why=why, fix="leave it out", field=path)
+            continue
         if key is None:
             inside = [name for name in known if name.endswith(f".{path}")]
             close = inside[:1] or nearest(path, known)

@@ -140,6 +140,27 @@ def test_nemo_models_with_another_tower_are_refused(more: str) -> None:
         script_of(NEMO + more, "hydra")
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("megatron_griffin", "recurrences"),
+        ("megatron_ul2", "an encoder and a decoder"),
+        ("fine_tune_retro", "retrieved"),
+        ("megatron_llama_distill", "second model"),
+    ],
+)
+def test_nemo_configs_of_other_models_are_told_by_their_names(name: str, why: str) -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(UnsupportedError, match=why):
+        script_of(f"name: {name}\n{NEMO}", "hydra")
+
+
+def test_nemo_takes_the_names_of_norms_that_megatron_core_has() -> None:
+    pytest.importorskip("yaml")
+    found = read(NEMO.replace("rmsnorm", "RMSNorm"), "hydra")
+    assert (found.model["norm"], found.problems) == ("rmsnorm", ())
+
+
 def test_variables_of_a_yaml_file_are_asked_for() -> None:
     pytest.importorskip("yaml")
     text = """ENV_VARS:

@@ -534,6 +534,13 @@ def test_swift_says_what_it_starts_where_that_is_no_training(tmp_path: Path, wor
         read(tmp_path, "run.sh", f"{words}\n")
 
 
+def test_a_script_that_only_speaks_of_swift_says_what_it_starts(tmp_path: Path) -> None:
+    text = "echo beginning swift sft\ntorchrun --nproc_per_node 8 patched.py --model x\n"
+    with pytest.raises(InputError, match=r"it starts patched\.py") as caught:
+        read(tmp_path, "run.sh", text)
+    assert caught.value.problems[0].what == "no program of ms-swift is started"
+
+
 def test_several_devices_without_processes_share_one_model(tmp_path: Path) -> None:
     alone = SWIFT.replace("NPROC_PER_NODE=8", "CUDA_VISIBLE_DEVICES=0,1").replace("zero2_offload", "zero2")
     assert refused(read(tmp_path, "sft.sh", alone)) == ["device_map"]

@@ -59,6 +59,7 @@ def as_megatron(values: Values) -> list[str]:
     experts = given.get("--num-experts", ())
     if experts == ("1",):
         del given["--num-experts"]
+        notes.append("no layer has experts: --num-experts 1")
     elif experts:
         _experts(values, take)
         notes.append(f"one layer of {_interval(values)} has experts: --expert-interval")

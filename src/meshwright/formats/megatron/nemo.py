@@ -120,8 +120,7 @@ def nemo_config(data: Any) -> NemoConfig | None:
     split = isinstance(model, dict) and "pipeline_model_parallel_split_rank" in model and "num_layers" not in model
     other = "pipeline_model_parallel_split_rank" if split else other
     other = "bert_binary_head" if isinstance(model, dict) and "bert_binary_head" in model else other
-    if re.search(r"(?:^|_)(?:infer|inference|eval|generate|t0|t5)(?:_|$)", str(root.get("name") or "")):
-        why = "by its name it generates, or trains an encoder and a decoder"
+    if (why := _trains_none(str(root.get("name") or ""))) is not None:
         what = f"the config is {str(root['name'])[:60]}"
         raise UnsupportedError(Problem(what=what, why=why, fix="check a config that trains GPT", field="name"))
     if other is not None:
@@ -145,6 +144,22 @@ _OTHERS = (
     *("unet_config", "first_stage_key", "unet", "speech_encoder", "modality_adapter", "perception"),
 )
 """Keys of image and speech models, of encoders and of retrievers."""
+_NAMED = {
+    r"infer|inference|eval|generate|export|ptq": "it generates, evaluates or converts a model",
+    r"t0|t5|ul2|bart": "it trains an encoder and a decoder",
+    r"griffin|mamba|hyena": "its layers mix tokens by recurrences or convolutions, which its keys do not tell",
+    r"retro": "its sequences look at texts that are retrieved, through an encoder",
+    r"distill|prune": "it runs a second model, or cuts one",
+}
+"""What a config is, by a part of its name."""
+
+
+def _trains_none(name: str) -> str | None:
+    """Why a config trains no decoder of attention, by its name; None where it may."""
+    found = (why for part, why in _NAMED.items() if re.search(rf"(?:^|_)(?:{part})(?:_|$)", name))
+    return next((f"by its name {why}" for why in found), None)
+
+
 _FROZEN = ("virtual_prompt_style", "prompt_learning", "ia3_tuning", "adapter_tuning")
 """Keys of trainings of prompts and of parts beside a frozen model."""
 _GROUPS = ("training", "fine_tuning", "peft", "prompt_learning")
@@ -205,6 +220,7 @@ class _Config:
         elif option := _ACTIVATIONS[activation]:
             yield option, None, "activation"
         norm = self.value("model", "normalization")
+        norm = norm.lower() if isinstance(norm, str) else norm  # Megatron-Core's own names are taken, too
         if norm not in (None, *_NORMS):
             self.refuse("model.normalization", norm, f"{', '.join(_NORMS)} are read", "name the model instead")
         elif norm is not None:

@@ -80,6 +80,8 @@ def read_flags(
         row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
     for flag in _LAYERS_OF_STAGES:
         values.has(flag)  # asked for with the rest, where nothing else is known either
+    if row is None and found.problems:
+        derived = []  # what a command that is refused leaves out may be another program's to say
     questions = tuple(_questions(values))
     unresolved = tuple(dict.fromkeys(name for unknown in values.hidden.values() for name in unknown.names))
     if questions:

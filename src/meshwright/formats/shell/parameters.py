@@ -244,10 +244,13 @@ def _default(
     if not empty:
         return values, many
     if mark == "?":
-        names = (name,)
-        why = f"{name} must be given: the script stops without it"
         place = expander.source.place(at)
-        return [(Fragment("", place, Unknown(why=why, place=place, names=names)),)], False
+        why = f"{name} must be given: the script stops without it"
+        given: Value = (Fragment("", place, Unknown(why=why, place=place, names=(name,))),)
+        if index is None and NAME.fullmatch(name):
+            # Behind it the script has a value: what is compared with it is asked for, too.
+            shell.variables[name] = Variable(entries={"0": given}, exported=True)
+        return [given], False
     if mark == "=":
         value = expander.string(at, end)
         key = None if index is None else known_text(expander.string(at, at)) or index

@@ -103,6 +103,22 @@ def unread(script: Script) -> list[Problem]:
     ]
 
 
+def nothing_started(title: str, script: Script, fix: str) -> Problem:
+    """Why a script whose text names a trainer starts none of its programs: it stops before, or starts others.
+
+    Args:
+        title: name of the trainer.
+        script: commands of the script, as bash means it.
+        fix: what to check instead.
+    """
+    started = launches(script.commands)
+    started = [one for one in started if one.distributed] or started
+    names = dict.fromkeys(one.program.rpartition("/")[2] for one in started)
+    why = f"it starts {', '.join(list(names)[:3])}, whose own options are not read" if names else "it starts no program"
+    problem = Problem(what=f"no program of {title} is started", why=why, fix=fix, field="source")
+    return script.stopped() or problem
+
+
 def commands(script: Script, of: Callable[[Launch], Command | None]) -> list[Command]:
     """Starts of a trainer among the commands of a script."""
     return [one for launch in launches(script.commands) if (one := of(launch)) is not None]

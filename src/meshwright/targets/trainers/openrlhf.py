@@ -51,6 +51,9 @@ _FLAT = {
 """Today's names with those of releases before 0.9."""
 
 
+_SFT = "check a script of train_sft"
+
+
 def _recognised(name: str, text: str) -> bool:
     return commands.is_bash(name, text) and _TEXT.search(text) is not None
 
@@ -69,15 +72,16 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     """
     problems = commands.unread(script)
     found = commands.commands(script, _started)
-    last = commands.chosen(found, script) if found else None
+    if not found:
+        return commands.not_read((*problems, commands.nothing_started(TITLE, script, _SFT)))
+    last = commands.chosen(found, script)
     if isinstance(last, Problem):
         return commands.not_read(problems, (last,))
-    kind = "nothing" if last is None else _PROGRAM.search(last.launch.program)[1]  # type: ignore[index]
-    if last is None or kind != "train_sft":
+    kind = _PROGRAM.search(last.launch.program)[1]  # type: ignore[index]
+    if kind != "train_sft":
         what = f"{TITLE} starts {kind}"
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
-        fix = "check a script of train_sft"
-        return commands.not_read((*problems, Problem(what=what, why=why, fix=fix, field="source")))
+        return commands.not_read((*problems, Problem(what=what, why=why, fix=_SFT, field="source")))
     model = next((name for name in ("model.model_name_or_path", "pretrain") if name in last.options), "pretrain")
     if asked := last.questions(_NEEDED, model):
         return commands.not_read(problems, asked, last.text(model))

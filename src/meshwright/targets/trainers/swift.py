@@ -82,7 +82,7 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     training = [one for one in found if one.verb in _TRAINS]
     problems = commands.unread(script)
     if not training:
-        return commands.not_read((*problems, _no_training(found)))
+        return commands.not_read((*problems, _no_training(found, script)))
     last = commands.chosen(training, script)
     if isinstance(last, Problem):
         return commands.not_read(problems, (last,))
@@ -123,12 +123,12 @@ def _started(launch: Launch) -> _Started | None:
     return _Started(megatron=bool(match[1]), verb=verb, options=swift_names.options(words), launch=launch)
 
 
-def _no_training(found: list[_Started]) -> Problem:
-    verb = found[-1].verb if found else "nothing"
+def _no_training(found: list[_Started], script: Script) -> Problem:
+    if not found:
+        return commands.nothing_started(TITLE, script, "check a script of sft or pt")
+    verb, why = found[-1].verb, "it serves, evaluates or converts a model"
     if verb == "rlhf":
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
-    else:
-        why = "it serves, evaluates or converts a model" if found else "no command of it trains"
     return Problem(what=f"{TITLE} starts {verb}", why=why, fix="check a script of sft or pt", field="source")
 
 
@@ -344,8 +344,7 @@ def _engine(
     if words.endswith(".json"):
         return _of_shards(reader, files, dp, cp, fields)
     elif words:
-        held = fsdp.of_words(reader, words, dp, cp=cp, nodes="nnodes")
-        return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **fields), True, ()
+        return _of_words(reader, words, "fsdp_", dp, cp, fields), True, ()
     return shared.sharded_row(dp, sharded=False, context=("a2a", cp), **fields), False, ()
 
 
@@ -360,11 +359,16 @@ def _of_shards(
         question = Problem(what=f"{name[:80]} is not here", why=why, fix="put it there, or use fsdp2", field="fsdp")
         return None, True, (question,)
     own = KeyReader(keys=table_of(text, "JSON", "configuration of FSDP"), problems=reader.problems, file=(name, text))
-    held = fsdp.of_words(own, own.word("fsdp", "full_shard"), dp, cp=cp, nodes="nnodes")
-    if not own.switch("fsdp_config.reshard_after_forward", default=True) and held["sharding"] == "fsdp":
+    return _of_words(own, own.word("fsdp", "full_shard"), "fsdp_config.", dp, cp, fields), True, ()
+
+
+def _of_words(reader: KeyReader, words: str, config: str, dp: int, cp: int, fields: Mapping[str, Any]) -> PlanRow:
+    """The plan of the words of `fsdp`, with the settings of `fsdp_config` under names that begin with `config`."""
+    held = fsdp.of_words(reader, words, dp, cp=cp, nodes="nnodes")
+    if not reader.switch(f"{config}reshard_after_forward", default=True) and held["sharding"] == "fsdp":
         held["sharding"] = "fsdp-keep"
-    made = {"recompute": "full"} if own.switch("fsdp_config.activation_checkpointing") else {}
-    return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **{**fields, **made}), True, ()
+    made = {"recompute": "full"} if reader.switch(f"{config}activation_checkpointing") else {}
+    return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **{**fields, **made})
 
 
 TARGET = ReadTarget(

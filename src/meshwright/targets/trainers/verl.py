@@ -46,10 +46,8 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     problems = commands.unread(script)
     found = commands.commands(script, _started)
     if not found:
-        stopped = script.stopped()
-        why, fix = "no command of it starts a trainer of verl", "check a script of fsdp_sft_trainer"
-        nothing = Problem(what="there is no training", why=why, fix=fix, field="source")
-        return commands.not_read((*problems, stopped or nothing))
+        nothing = commands.nothing_started(TITLE, script, "check a script of fsdp_sft_trainer")
+        return commands.not_read((*problems, nothing))
     last = commands.chosen(found, script)
     if isinstance(last, Problem):
         return commands.not_read(problems, (last,))
