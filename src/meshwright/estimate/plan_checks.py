@@ -57,7 +57,7 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
 
         for index in used:
             problems += expert_problems(plan.strategies[index], model, workload, f"strategies[{index}]")
-        if any(plan.strategies[index].expert.overlap != "none" for index in used):
+        if any(plan.strategies[index].expert.overlap.startswith("paired") for index in used):
             from meshwright.estimate.overlap_rules import overlap_problems_of_plan
 
             problems += overlap_problems_of_plan(plan, model)
