@@ -132,7 +132,7 @@ def test_what_no_trainer_runs_is_answered_with_what_each_lacks() -> None:
 def test_a_trainer_without_what_is_pinned_says_so_first() -> None:
     answer = plan("llama-3.1-8b", gpus="8xH100", global_batch=32, pin=["pp=8"])
     said = {one.trainer: one.why for one in answer.trainers}
-    assert said["accelerate"] == "pp is 2: files of Accelerate have no key for it"
+    assert said["accelerate"] == "pp is 2: there is no key for pp"
 
 
 def test_who_only_wants_plans_gets_the_same_without_asking_trainers() -> None:

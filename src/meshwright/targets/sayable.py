@@ -296,12 +296,12 @@ def setting_problems(
 
 _WORDS = {
     "tensor.sequence_parallel": "sequence parallelism",
-    "tensor.overlap": "overlap of exchanges between tensor ranks",
+    "tensor.overlap": "overlap of tensor-parallel traffic",
     "context.kinds": "the kind of context parallelism",
     "expert.ep": "ep",
     "expert.etp": "etp",
-    "expert.dispatcher": "the way of tokens to experts",
-    "expert.overlap": "overlap of the exchanges of experts",
+    "expert.dispatcher": "the token dispatcher",
+    "expert.overlap": "overlap of the expert all-to-all",
     "data.zero": "the stage of ZeRO",
     "data.family": "the kind of sharding",
     "data.replicate": "the number of groups that hold a whole copy",
@@ -310,8 +310,8 @@ _WORDS = {
     "data.reduce_dtype": "the format in which gradients are summed",
     "data.compression": "the compression of gradients",
     "recompute.kind": "recompute",
-    "recompute.modules": "what selective recompute makes again",
-    "offload.tier": "where offloaded states lie",
+    "recompute.modules": "the modules of selective recompute",
+    "offload.tier": "where offloaded states are kept",
 }
 
 
@@ -351,7 +351,7 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         if name == "beside":
             yield _no_decoder(title, _shown(value))
             continue
-        why = (said.why if said else "") or f"files of {title} have no key for it"
+        why = (said.why if said else "") or f"there is no key for {in_words(name)}"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {in_words(name)} is {_shown(value)}", why=why, fix=fix, field=name)
 

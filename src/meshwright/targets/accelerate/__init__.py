@@ -29,9 +29,7 @@ SAYS = (
         "context.kinds": only(
             "ag", "p2p", why="keys and values are gathered (ag) or passed round (p2p)", fix="use p2p"
         ),
-        "data.zero": only(
-            0, 3, why="data ranks hold whole copies (DDP) or shards of everything (FSDP2)", fix="use fsdp"
-        ),
+        "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything", fix="use fsdp"),
         "optimizer": hugging_face.BATCHES,
         "attention_kernel": ANY,
         "loss_tiles": ANY,

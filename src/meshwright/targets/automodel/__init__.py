@@ -29,7 +29,7 @@ _D = "distributed."
 _OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 _ENDS = ("model.norm", "lm_head")
 _DTYPES = "nemo_automodel/components/distributed/config.py of nemo-automodel 0.7.0"
-_COPIES = only(0, 3, why="data ranks hold whole copies (DDP), or shards of everything (FSDP2)", fix="use fsdp")
+_COPIES = only(0, 3, why="data ranks hold whole copies, or shards of everything", fix="use fsdp")
 _EXPERTS_SPLIT = (
     *("bailing_moe", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite"),
     *("glm_moe_dsa", "gpt_oss", "hy_v3", "kimi_linear", "mimo_v2", "minimax_m2", "minimax_m3", "mistral4"),

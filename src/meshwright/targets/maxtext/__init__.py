@@ -33,7 +33,7 @@ SAYS = {
     "schedule": only("gpipe", "breadth-first", why="a pipeline runs all forwards, then all backwards", fix="use gpipe"),
     "context.kinds": only("p2p", "ag", (), why="ulysses runs on TPUs alone", fix="use cp with p2p or ag"),
     "expert.ep": ANY,
-    "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (fsdp)", fix="use fsdp"),
+    "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything", fix="use fsdp"),
     "data.family": ANY,
     "recompute.kind": only("none", "full", why="other policies name tensors, which no plan says", fix="use rc-full"),
     "optimizer": only("adamw", "adam"),

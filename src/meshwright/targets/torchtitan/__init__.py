@@ -41,7 +41,7 @@ def _pieces(plan: Plan) -> int:
 
 
 SAYS = pytorch_pipeline.SAYS | {
-    "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
+    "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything", fix="use fsdp"),
     "tuning": ANY,
     "precision": only("bf16", "fp32", *FORMATS),
     "recompute.kind": only("none", "selective", "full", why="blocks are repeated whole, or all but what is kept"),
