@@ -50,25 +50,29 @@ def drawn_ways(draw: random.Random, count: int) -> StageWays:
 
 def every_worth(ways: StageWays, layers: int, batch: int, step_s: float) -> float:
     """Least worth of a sequence over every list of stages and number of micro-batches, the rules taken literally."""
+    return min(worth_of(ways, layers, n, batch, step_s) / n for n in range(1, batch + 1))
+
+
+def worth_of(ways: StageWays, layers: int, n: int, batch: int, step_s: float) -> float:
+    """The least over every list of stages of n micro-batches."""
     found = math.inf
-    for n in range(1, batch + 1):
-        around_s, ends_s = ways.around_s(n, batch), ways.at_ends_s(n, batch)
-        able = [i for i in range(len(ways.worth)) if n * ways.sequences[i] <= batch]
-        for stages in range(1, layers + 1):
-            for cuts in itertools.combinations(range(1, layers), stages - 1):
-                held = [b - a for a, b in itertools.pairwise((0, *cuts, layers))]
-                for chosen in itertools.product(able, repeat=stages):
-                    waited = 0.0
-                    way_s = sum(ways.wait_s[i] * own for i, own in zip(chosen, held, strict=True))
-                    fits = way_s + ways.head_s[chosen[-1]] <= step_s
-                    for place, (i, own) in enumerate(zip(chosen, held, strict=True)):
-                        last = place == stages - 1
-                        busy_s = n * own * ways.layer_s[i] + own * around_s[i]
-                        busy_s += (n * ways.head_s[i] + ends_s[i, 1]) * last + ends_s[i, 0] * (stages > 1) * (not place)
-                        fits = fits and busy_s + waited <= step_s
-                        waited += ways.wait_s[i]
-                    if fits:
-                        found = min(found, sum(ways.worth[list(chosen)]) / n)
+    around_s, ends_s = ways.around_s(n, batch), ways.at_ends_s(n, batch)
+    able = [i for i in range(len(ways.worth)) if n * ways.sequences[i] <= batch]
+    for stages in range(1, layers + 1):
+        for cuts in itertools.combinations(range(1, layers), stages - 1):
+            held = [b - a for a, b in itertools.pairwise((0, *cuts, layers))]
+            for chosen in itertools.product(able, repeat=stages):
+                waited = 0.0
+                way_s = sum(ways.wait_s[i] * own for i, own in zip(chosen, held, strict=True))
+                fits = way_s + ways.head_s[chosen[-1]] <= step_s
+                for place, (i, own) in enumerate(zip(chosen, held, strict=True)):
+                    last = place == stages - 1
+                    busy_s = n * own * ways.layer_s[i] + own * around_s[i]
+                    busy_s += (n * ways.head_s[i] + ends_s[i, 1]) * last + ends_s[i, 0] * (stages > 1) * (not place)
+                    fits = fits and busy_s + waited <= step_s
+                    waited += ways.wait_s[i]
+                if fits:
+                    found = min(found, sum(ways.worth[list(chosen)]))
     return found
 
 
@@ -82,6 +86,24 @@ def test_no_list_of_stages_is_worth_less(seed: int) -> None:
             below, above = 0.5 * exact, exact * (1 + 1e-9)
             assert least_worth(ways, layers, float(batch), step_s, above) <= above
             assert least_worth(ways, layers, float(batch), step_s, below) > below
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_price_of_waiting_makes_no_stages_dearer_than_they_are(seed: int) -> None:
+    draw = random.Random(seed)
+    ways, layers, batch = drawn_ways(draw, 3), 5, 8
+    higher = 0
+    for n, step_s in itertools.product((1, 2, 5), (6.0, 9.0, 14.0, 30.0)):
+        able = ways.take(n * ways.sequences <= batch)
+        if not len(able.worth):
+            continue
+        own = able.in_a_step(able.around_s(n, batch), n, n, batch)
+        exact, priced = worth_of(ways, layers, n, batch, step_s), own.waiting(layers, step_s)
+        assert priced <= exact * (1 + 1e-9)
+        fits = own.once_s <= step_s
+        free = layers * float((own.worth * own.once_s)[fits].min(initial=math.inf)) / step_s
+        higher += math.isfinite(exact) and priced > 1.02 * free
+    assert higher
 
 
 def bounds_s(inputs: JobInputs) -> tuple[float, float]:
@@ -99,6 +121,7 @@ def bounds_s(inputs: JobInputs) -> tuple[float, float]:
         ("llama-3.2-1b", "2xH100,1xA100-80", 2),
         ("llama-3.2-3b", "1xH200,1xL40S", 3),
         ("qwen3-8b", "1xL40S,2xH200", 4),
+        ("llama-3.2-1b", "1xH100,1xA100-80", 16),
     ],
 )
 def test_no_plan_of_a_small_cluster_is_quicker(model: str, gpus: str, batch: int) -> None:
@@ -122,6 +145,8 @@ def test_only_few_sequences_that_pass_in_order_are_bounded_by_whole_stages() -> 
     inputs = asked("2xH100,2xA100-80", 8, 8)
     job = inputs.model, inputs.workload
     assert bounds_stages(*job, 4, ("1f1b", "interleaved"))
-    assert not bounds_stages(*job, 1, ("1f1b",))
+    assert bounds_stages(*job, 1, ("1f1b",))
+    many = asked("2xH100,2xA100-80", 128, 8)
+    assert not bounds_stages(many.model, many.workload, 4, ("1f1b",))
     assert not bounds_stages(*job, 4, ("1f1b", "zb-v"))
     assert not bounds_stages(*job, 128, ("1f1b",))

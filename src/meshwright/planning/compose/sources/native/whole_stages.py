@@ -7,9 +7,9 @@ takes at least  w c_i = w a t / x  of the cluster, each device of kind k being w
     its place      sum over j < i of s_j + n l_i s_i <= T     it waits for a layer of each stage before it
     the way        sum of l_i s_i <= T         of one micro-batch; looked at up to MOST_ON_THE_WAY of them
 
-K(n, T), the least sum of c_i that holds all layers so, is found layer by layer, by place and by way, and the larger one
-counts. Pipelines that train B sequences are worth B min_n K(n, T) / n at least: no step is shorter than the first T for
-which that is no more than all devices are worth.
+K(n, T), the least sum of c_i that holds all layers so, is found layer by layer, by a price of waiting, by place and by
+way (`stage_worths`), and the largest counts. Pipelines that train B sequences are worth B min_n K(n, T) / n at least:
+no step is shorter than the first T for which that is no more than all devices are worth.
 
     u_i  the update, of a rank's share or whole, and what of gradients no backward hides, where there are two copies
 """
@@ -33,29 +33,27 @@ from meshwright.planning.compose.sources.native.bound import (
     part_s,
     touched_bytes,
 )
+from meshwright.planning.compose.sources.native.stage_worths import ROUNDING, Stages
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 MOST_ON_THE_WAY = 6
 """Micro-batches up to which the way of one counts; of more, what a stage waits for those before it."""
-PLACES = 32
-"""Parts of a step in which the way, or the wait, is counted; of each the whole ones."""
 EXACT = 24
 """Micro-batches and sequences of one up to which every number is looked at; beyond it the best of NEAR."""
 NEAR = 1.05
 """Times the least of several numbers that the largest is at most."""
 LEAST_GAIN, FARTHEST = 1.01, 1.6
 """Times the bound that is known from which, and up to which, whole stages are looked at, at one choice of prices."""
-HALVINGS = 5
+HALVINGS = 6
 """Halvings of the interval between these in which the bound lies."""
 POWERS = (1.0, 1.1, 1.2)
 """Powers of a kind's speed that its devices are worth: whole layers and sequences suit slower ones less."""
-MOST_DEVICES, FEW = 64, 4
+MOST_DEVICES, FEW = 64, 16
 """Devices, and sequences of each, up to which stages are bounded: of more, whole ones lose little."""
 IN_ORDER = ("gpipe", "1f1b", "interleaved")
 """Schedules whose micro-batches pass the workers in order, each task whole."""
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +106,25 @@ class StageWays:
         apart_s = np.minimum(self.update_s + seen * self.sum_s, self.shared_s + seen * self.sum_s / 2)
         alone = micro_batches * self.sequences >= batch
         return self.ends * np.where(alone, np.minimum(self.update_s, apart_s), apart_s)[:, None]
+
+    def in_a_step(self, around_s: Float[np.ndarray, "ways"], fewest: float, most: float, batch: float) -> Stages:
+        """Stages that do some micro-batches a step; each number is the least of all between the fewest and the most.
+
+        Args:
+            around_s: seconds of a layer around the pipeline.
+            fewest: micro-batches.
+            most: micro-batches.
+            batch: sequences of a step.
+        """
+        ends_s = self.at_ends_s(most, batch)
+        return Stages(
+            worth=self.worth,
+            once_s=fewest * self.layer_s + around_s,
+            behind_s=fewest * self.head_s + ends_s[:, 1],
+            ahead_s=ends_s[:, 0],
+            wait_s=self.wait_s,
+            head_s=self.head_s,
+        )
 
     def take(self, index: Int[np.ndarray, "taken"] | Bool[np.ndarray, "ways"]) -> StageWays:
         """The rows of this index or mask."""
@@ -233,93 +250,16 @@ def least_worth(ways: StageWays, layers: int, batch: float, step_s: float, below
         able &= np.maximum(ways.worth + layer_worth * rest, layer_worth * layers) <= below * most
         if not able.any():
             continue
-        own = Stages.of(ways.take(able), around_s[able], float(fewest), float(most), batch)
-        worth = own.in_their_places(layers, step_s)
+        own = ways.take(able).in_a_step(around_s[able], float(fewest), float(most), batch)
+        worth = own.waiting(layers, step_s)
+        if worth <= below * most:
+            worth = max(worth, own.in_their_places(layers, step_s))
         if most <= MOST_ON_THE_WAY and worth <= below * most:
             worth = max(worth, own.on_their_way(layers, step_s))
         found = min(found, worth / most)
         if found <= below:
             return found
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stages:
-    """Ways of the stages of a pipeline of some micro-batches."""
-
-    worth: Float[np.ndarray, "ways"]
-    once_s: Float[np.ndarray, "ways"]
-    """Seconds of a layer in a step."""
-    behind_s: Float[np.ndarray, "ways"]
-    """Seconds of the last stage behind its layers."""
-    ahead_s: Float[np.ndarray, "ways"]
-    """Seconds of the first ahead of them, where it is not the last."""
-    wait_s: Float[np.ndarray, "ways"]
-    """Seconds of a layer and one micro-batch, for which stages behind wait."""
-    head_s: Float[np.ndarray, "ways"]
-    """Seconds of one micro-batch behind the last layer."""
-
-    @classmethod
-    def of(
-        cls, ways: StageWays, around_s: Float[np.ndarray, "ways"], fewest: float, most: float, batch: float
-    ) -> Stages:
-        """Stages for so many micro-batches; each number is the least of all between the fewest and the most."""
-        ends_s = ways.at_ends_s(most, batch)
-        return cls(
-            worth=ways.worth,
-            once_s=fewest * ways.layer_s + around_s,
-            behind_s=fewest * ways.head_s + ends_s[:, 1],
-            ahead_s=ends_s[:, 0],
-            wait_s=ways.wait_s,
-            head_s=ways.head_s,
-        )
-
-    def _held(self, layers: int, room_s: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Layers, of that many at most, that a stage does in some time."""
-        return np.clip(np.floor(room_s / self.once_s + ROUNDING), -1, layers)
-
-    def on_their_way(self, layers: int, step_s: float) -> float:
-        """K of a few micro-batches: least worth of the last layers by how much of the step their way may take."""
-        unit = step_s / PLACES
-        most, last = self._held(layers, np.array(step_s)), self._held(layers, step_s - self.behind_s)
-        # Every number of layers of every way, the fewest first.
-        held = np.concatenate([np.arange(1, top + 1) for top in most])
-        way = np.repeat(np.arange(len(most)), np.maximum(most, 0).astype(np.int64))
-        order = np.argsort(held, kind="stable")
-        held, way = held[order].astype(np.int64), way[order]
-        steps = np.floor(held * self.wait_s[way] / unit + ROUNDING).astype(np.int64)
-        rest = np.arange(PLACES + 1)[:, None] - steps
-        leads = held * self.once_s[way] + self.ahead_s[way] <= step_s * (1.0 + ROUNDING)
-        found = np.full((layers + 1, PLACES + 1), np.inf)
-        for layer in range(layers + 1):
-            way_s = layer * self.wait_s + self.head_s
-            ends = (last >= layer) & (way_s <= step_s)
-            need = np.floor(way_s[ends] / unit + ROUNDING)
-            one = np.where(need <= np.arange(PLACES + 1)[:, None], self.worth[ends], np.inf).min(axis=1, initial=np.inf)
-            upto = int(np.searchsorted(held, layer, side="right"))
-            some = (rest[:, :upto] >= 0) & (leads[:upto] if layer == layers else True)
-            more = found[layer - held[:upto], np.maximum(rest[:, :upto], 0)] + self.worth[way[:upto]]
-            found[layer] = np.minimum(one, np.where(some, more, np.inf).min(axis=1, initial=np.inf))
-        return float(found[layers, -1])
-
-    def in_their_places(self, layers: int, step_s: float) -> float:
-        """K of many micro-batches: least worth of the last layers by what their stages have waited."""
-        unit = max(float(self.wait_s.min()), step_s / 2 / PLACES)
-        steps = np.floor(self.wait_s / unit + ROUNDING).astype(np.int64)
-        waited = np.arange(PLACES)[:, None]
-        room_s = np.maximum(step_s - waited * unit, 0.0)
-        most, last = self._held(layers, room_s), self._held(layers, room_s - self.behind_s)
-        behind = np.minimum(waited + steps, PLACES - 1)
-        found = np.full((layers + 1, PLACES), np.inf)
-        for layer in range(layers + 1):
-            here = np.where(last >= layer, self.worth, np.inf).min(axis=1)
-            if layer:
-                own = most if layer < layers else self._held(layers, room_s - self.ahead_s)
-                held = np.minimum(own, layer).astype(np.int64)
-                more = self.worth + found[np.minimum(layer - held, layer - 1), behind]
-                here = np.minimum(here, np.where(held > 0, more, np.inf).min(axis=1))
-            found[layer] = here
-        return float(found[layers, 0])
 
 
 def stage_ways(fleet: Fleet, workload: Workload, values: Float[np.ndarray, "kinds"]) -> StageWays:
@@ -365,7 +305,8 @@ def _of_kind(fleet: Fleet, number: int, workload: Workload, value: float) -> Sta
     return StageWays(
         worth=value * ranks[row] / last,
         layer_s=np.maximum(device_s[row] * part, passed_s[row]),
-        wait_s=passed_s[row],
+        # Tasks are whole, so that who stands behind waits for all of a layer.
+        wait_s=np.maximum(device_s[row] * part, passed_s[row]),
         backward_s=backward_s[row],
         head_s=fleet.head_s[number] * part,
         ends=np.array(fleet.ends) / (parameters * tensor)[row, None],
