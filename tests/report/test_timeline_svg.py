@@ -123,3 +123,10 @@ def test_the_legend_says_what_a_paler_colour_means(name: str, v: int, note: str 
     svg = timeline_svg([unequal_picture(name, 4, 8, v)])
     assert ("paler" in svg) == (note is not None)
     assert note is None or f"numbers: micro-batches; {note}<" in svg
+
+
+def test_the_legend_speaks_of_numbers_where_tasks_have_theirs() -> None:
+    few, many = (timeline_svg([unequal_picture("1f1b", 4, micro_batches, 1)]) for micro_batches in (8, 400))
+    assert "numbers: micro-batches" in few
+    assert "numbers:" not in many
+    assert 'class="n"' not in many

@@ -201,6 +201,55 @@ def test_a_pull_at_a_slider_asks_once_for_each_picture_and_stays_in_hand(browser
     assert browser.complaints == []
 
 
+def test_the_next_position_of_a_slider_is_asked_ahead_and_none_twice(browser: Shown, page: Any) -> None:
+    asks: list[str] = []
+    page.on("request", lambda request: request.url.endswith("what-if") and asks.append(request.post_data))
+    moved = """([at]) => {
+      const slider = document.getElementById("knob-NVLink4-bandwidth");
+      slider.value = String(Number(slider.value) + at);
+      slider.dispatchEvent(new Event("input", { bubbles: true }));
+    }"""
+    seen = []
+    for step in (1, 1, 1, -1, -1):
+        priced(page, lambda step=step: page.evaluate(moved, [step]))
+        seen.append(page.inner_text(".tile.lead .value"))
+    assert (seen[3], seen[4]) == (seen[1], seen[0])
+    # Three positions, the one that would have come next, and the one that the way back would have come to.
+    page.wait_for_timeout(300)
+    assert len(asks) == len(set(asks)) == 5
+    priced(page, lambda: page.dispatch_event("#knob-NVLink4-bandwidth", "change"))
+    assert browser.complaints == []
+
+
+@pytest.mark.parametrize("view", ["overview", "memory", "operators"])
+def test_a_view_says_the_same_while_a_slider_is_held_as_when_it_is_let_go(page: Any, view: str) -> None:
+    page.click(f"#tab-{view}")
+    page.wait_for_selector(f"html[data-drawn^='{view}:']", state="attached")
+    page.wait_for_selector("#view > div > *")
+    said = """() => {
+      const sizes = [...document.querySelectorAll("#view .fill, #view .fill i, #view rect, #view circle")];
+      const names = ["style", "x", "y", "width", "cx", "cy", "r"];
+      const shape = (one) => names.map((name) => one.getAttribute(name)).join(" ");
+      const [view, tiles] = [document.getElementById("view"), document.querySelector(".tiles")];
+      return [view.innerText, sizes.map(shape), tiles.innerText];
+    }"""
+    first = page.evaluate("document.querySelector('#view > div').firstChild.held = true")
+    priced(
+        page,
+        lambda: page.evaluate("""() => {
+      const slider = document.getElementById("knob-16-bit-GEMM-speed");
+      slider.value = "5";
+      slider.dispatchEvent(new Event("input", { bubbles: true }));
+    }"""),
+    )
+    held = page.evaluate(said)
+    assert first
+    assert page.evaluate("document.querySelector('#view > div').firstChild.held")
+    priced(page, lambda: page.dispatch_event("#knob-16-bit-GEMM-speed", "change"))
+    page.wait_for_timeout(200)
+    assert page.evaluate(said) == held
+
+
 def test_a_pull_that_does_not_pause_is_drawn_on_its_way(browser: Shown, page: Any) -> None:
     drawn = page.evaluate("""async () => {
       const [slider, root] = [document.getElementById("knob-NVLink4-bandwidth"), document.documentElement];
@@ -246,7 +295,7 @@ def test_a_kept_plan_stands_beside_the_changed_one(browser: Shown, page: Any) ->
     page.get_by_role("button", name="Keep", exact=True).click()
     priced(page, lambda: page.click("#knob-recompute-full"))
     page.click("#tab-compare")
-    page.wait_for_selector("text=From B to A")
+    page.wait_for_selector("text=From A to B")
     table = page.locator(".beside")
     assert table.locator("th[scope=col]").count() == 3
     assert "recompute" in table.inner_text()

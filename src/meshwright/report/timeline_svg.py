@@ -78,14 +78,16 @@ def timeline_svg(pictures: Sequence[Picture], window: tuple[float, float] = WHOL
     # A step that takes no time is drawn on an axis of one second.
     end_s = max(picture.end_s for picture in pictures) or 1.0
     across = _Across(window[0] * end_s, window[1] * end_s)
-    parts = _legend(pictures, 6.0)
+    parts: list[str] = []
+    numbered = False
     y = 28.0
     lead = [f"{number}: " if len(pictures) > 1 else "" for number in range(1, len(pictures) + 1)]
     for number, picture in zip(lead, pictures, strict=True):
         parts.append(_text(LEFT, y + 11, number + picture.title, "title"))
         y += 18
-        drawn, names, height = _rows(picture, y, across)
-        parts += [*_seen(drawn, window), *names]
+        drawn, numbers, names, height = _rows(picture, y, across)
+        parts += [*_seen([*drawn, *numbers], window), *names]
+        numbered |= bool(numbers)
         y += height + 4
     parts += _axis(across, y)
     y += 32
@@ -94,6 +96,7 @@ def timeline_svg(pictures: Sequence[Picture], window: tuple[float, float] = WHOL
             line, words = _memory(picture, y, across, number)
             parts += [words[0], *_seen(line, window), *words[1:]]
             y += MEMORY_HEIGHT + 30
+    parts[:0] = _legend(pictures, 6.0, numbered=numbered)
     if window != WHOLE:
         parts.insert(0, f'<clipPath id="window"><rect x="{_n(LEFT)}" width="{_n(PLOT)}" height="{_n(y)}"/></clipPath>')
     return _document(parts, LEFT + PLOT + RIGHT, y)
@@ -129,8 +132,8 @@ def _row_height(workers: int) -> float:
     return 20.0 if workers <= 10 else max(8.0, 200.0 / workers + 4.0)
 
 
-def _rows(picture: Picture, top: float, across: _Across) -> tuple[list[str], list[str], float]:
-    """The rows of one step, their names, and their height."""
+def _rows(picture: Picture, top: float, across: _Across) -> tuple[list[str], list[str], list[str], float]:
+    """The rows of one step, the numbers in them, their names, and their height."""
     table, timeline = picture.timeline.table, picture.timeline
     scale, left = across.scale, across.left
     seen = picture.computed[across.within(timeline)[picture.computed]]
@@ -159,12 +162,12 @@ def _rows(picture: Picture, top: float, across: _Across) -> tuple[list[str], lis
     for span in picture.spans:
         box = _box(left + span.start_s * scale, top + span.worker * pitch, (span.end_s - span.start_s) * scale, inner)
         parts.append(f'<path fill="{SPAN_COLOURS[span.lane]}" d="{box}"><title>{escape(span.name)}</title></path>')
-    parts += _numbers(picture, seen, x, y, width, height)
+    numbers = list(_numbers(picture, seen, x, y, width, height))
     every = 1 if pitch >= 12 else 4 if table.p <= 32 else 8
     names = [
         _text(LEFT - 6, top + row * pitch + inner / 2, f"{picture.noun} {row}", "r") for row in range(0, table.p, every)
     ]
-    return parts, names, table.p * pitch
+    return parts, numbers, names, table.p * pitch
 
 
 def _box(x: float, y: float, width: float, height: float) -> str:
@@ -202,7 +205,7 @@ def _shade(colour: str, chunk: int, chunks: int) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * towards):02x}" for part in parts)
 
 
-def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
+def _legend(pictures: Sequence[Picture], top: float, *, numbered: bool) -> list[str]:
     kinds = sorted({kind for p in pictures for kind in p.timeline.table.kind[p.computed].tolist()})
     lanes = [name for name in SPAN_COLOURS if any(span.lane == name for p in pictures for span in p.spans)]
     entries = [(COLOURS.get(Kind(kind), OTHER), WORDS.get(Kind(kind), Kind(kind).name)) for kind in kinds]
@@ -212,8 +215,8 @@ def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
         parts.append(f'<rect x="{_n(x)}" y="{_n(top + 2)}" width="12" height="10" fill="{colour}"/>')
         parts.append(_text(x + 16, top + 11, word))
         x += 16 + 5.6 * len(word) + 14
-    note = "; ".join(["numbers: micro-batches", *dict.fromkeys(filter(None, map(paler, pictures)))])
-    return [*parts, _text(x + 4, top + 11, note)]
+    notes = [*(["numbers: micro-batches"] if numbered else []), *dict.fromkeys(filter(None, map(paler, pictures)))]
+    return [*parts, *([_text(x + 4, top + 11, "; ".join(notes))] if notes else [])]
 
 
 def _axis(across: _Across, top: float) -> list[str]:

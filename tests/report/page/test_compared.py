@@ -105,7 +105,7 @@ def test_memory_of_every_stage_and_the_effect_of_each_setting_are_said(shown: Sh
     assert table.count() == len(a.keys() | b.keys())
     _, first, second, change = table.first.locator("th, td").all_inner_texts()
     assert (first, second) == (gib(a[0]), gib(b[0]))
-    assert change == ("same" if a[0] == b[0] else f"{'−' if a[0] < b[0] else '+'}{gib(abs(a[0] - b[0]))}")
+    assert change == ("same" if a[0] == b[0] else f"{'−' if b[0] < a[0] else '+'}{gib(abs(a[0] - b[0]))}")
     tags = shown.page.locator(".beside .badge.effect").all_inner_texts()
     assert tags
     assert set(tags) == {"execution"}

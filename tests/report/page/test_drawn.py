@@ -138,10 +138,25 @@ def test_keys_walk_along_tasks_and_say_what_they_are(shown: Shown, files: dict[s
     assert shown.evaluate("() => pipeline.state.picked") is None
 
 
+def test_the_legend_speaks_of_numbers_where_tasks_have_theirs(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["dense"], "timeline")
+    numbers = shown.page.locator("#view .legend li", has_text="numbers: micro-batches")
+    pipeline = "[...document.querySelectorAll('#view > div')].find((one) => one.pipeline).pipeline"
+    shown.evaluate(f"() => {pipeline}.zoomTo(0)")
+    numbers.wait_for()
+    shown.evaluate(f"() => {pipeline}.show(0, {pipeline}.step.end_s)")
+    narrow = shown.evaluate(
+        f"() => {{ const {{ step, state }} = {pipeline}; return step.count / step.workers > state.width / 8; }}"
+    )
+    if narrow:
+        numbers.wait_for(state="hidden")
+
+
 def test_a_stage_is_chosen_and_its_parts_are_a_table(shown: Shown, files: dict[str, Path]) -> None:
     shown.open(files["mixed"], "memory")
     shown.page.locator(".memory-row").nth(1).click()
-    assert shown.page.locator(".two h3").all_inner_texts() == ["Over the step", "stage 1 by part"]
+    titles = ["Over the step", "Stage 1 at its peak, by area", "Stage 1 by part"]
+    assert shown.page.locator(".two h3").all_inner_texts() == titles
     assert shown.page.locator(".memory-row[aria-pressed=true]").count() == 1
     assert "memory.stage=1" in shown.page.url
 

@@ -11,6 +11,7 @@ from meshwright import plan
 from meshwright.app.export import export
 from meshwright.app.page import source_of
 from meshwright.report.page.source import PageSource
+from meshwright.targets import TARGETS
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import served
 
@@ -43,6 +44,10 @@ def test_the_files_are_those_of_export(shown: Shown, two_plans: PageSource) -> N
     shown.page.wait_for_selector('pre[aria-label="train.sh"]')
     for name, text in export(two_plans.plans[0].job, "megatron").files:
         assert shown.evaluate(FILE, name) == text
+    runs = shown.page.locator("#export-to optgroup[label='run this plan'] option").all_inner_texts()
+    job = two_plans.plans[0].job
+    assert runs == [name for name in TARGETS if not TARGETS[name].problems(job)]
+    assert shown.page.input_value("#export-to") == runs[0]
     assert shown.serious() == []
     assert shown.complaints == []
 
@@ -55,8 +60,8 @@ def test_compared_plans_have_the_lines_in_which_their_files_differ(shown: Shown,
     come = {line.removeprefix("+ ").strip() for line in shown.evaluate(LINES, "come")}
     gone = {line.removeprefix("- ").strip() for line in shown.evaluate(LINES, "gone")}
     own, other = ({line.strip() for line in lines} for lines in texts)
-    assert own - other <= come
-    assert other - own <= gone
+    assert own - other <= gone
+    assert other - own <= come
     assert shown.serious() == []
 
 

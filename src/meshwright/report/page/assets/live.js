@@ -3,7 +3,7 @@ import { holdsExperts } from "page/views/experts.js";
 import { problems, start } from "page/main.js";
 import { along } from "page/card.js";
 import { coded, html } from "page/svg.js";
-import { bytes, count, ofCapacity, percent, rate, seconds, significant } from "page/units.js";
+import { bytes, count, ofCapacity, percent, rate, seconds, sentence, significant } from "page/units.js";
 
 const NAMES = {
   tp: "Tensor parallel", cp: "Context parallel", pp: "Pipeline stages", ep: "Expert parallel", etp: "Tensor within experts",
@@ -15,6 +15,8 @@ const recomputed = (word) => RECOMPUTE[word] ?? String(word).replace(/^sel-/, "s
 const ASKED_AS = { device: "gpus", dtypes: "dtype" };
 const MOST_COMPARED = 4;
 const FIRST_VIEW = "overview";
+const MOST_ANSWERS = 48;
+const LETTERS_OF_A_LINE = 27;
 const STEPS_PER_OCTAVE = 6;
 const MOST_KINDS_OPEN = 3;
 // `H100: tp` is of the stages on H100.
@@ -37,7 +39,7 @@ export async function live(root) {
 class Live {
   // first: what is asked first of the answer's first plan came along with the page; it has the data of the overview.
   constructor({ answer, first, recorded = false }) {
-    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null, unfolded: new Set() });
+    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, next: null, answers: new Map(), depth: 0, knobs: null, quantities: null, search: null, unfolded: new Set() });
   }
 
   async post(path, body) {
@@ -126,14 +128,19 @@ class Live {
     history.back();
   }
 
-  // Change settings: a value of null goes back to the plan's own.
-  apply(shell, changes, { settled = true } = {}) {
+  // All changes with some more: a value of null goes back to the plan's own.
+  changedBy(changes) {
     const numbers = { ...this.changes.numbers, ...changes.numbers };
     for (const [name, value] of Object.entries(numbers)) if (value === null || value === 1) delete numbers[name];
     const kept = "row" in changes ? Object.fromEntries(Object.entries(this.changes).filter(([name]) => !(name in NAMES))) : this.changes;
-    this.changes = { ...kept, ...changes, numbers };
-    for (const [name, value] of Object.entries(this.changes)) if (value === null) delete this.changes[name];
-    if (!Object.keys(numbers).length) delete this.changes.numbers;
+    const found = { ...kept, ...changes, numbers };
+    for (const [name, value] of Object.entries(found)) if (value === null) delete found[name];
+    if (!Object.keys(numbers).length) delete found.numbers;
+    return found;
+  }
+
+  apply(shell, changes, { settled = true } = {}) {
+    this.changes = this.changedBy(changes);
     if (settled) {
       this.depth += 1;
       shell.address.set("changes", this.changed ? JSON.stringify(this.changes) : null, { enters: true });
@@ -170,7 +177,8 @@ class Live {
     this.first = false;
     try {
       const came = this.came(shell.index);
-      const found = came ?? await this.post("what-if", this.question(shell, { quantities, settings: !this.dragging, view: name }));
+      const found = came ?? await this.whatIf(this.question(shell, { quantities, settings: !this.dragging, view: name }));
+      this.askAhead(shell, name);
       shell.changed = asked ? { entry: found.entry, text: found.change } : null;
       if (found.settings) this.knobs = found;
       this.quantities = found.quantities ?? this.quantities;
@@ -180,6 +188,23 @@ class Live {
       this.failed = { failed, touched };
       return { name: view.name, failed };
     }
+  }
+
+  // One question has one answer: a pull that goes back and forth asks each position once.
+  whatIf(question) {
+    const key = JSON.stringify(question);
+    const found = this.answers.get(key) ?? this.post("what-if", question);
+    this.answers.delete(key);
+    this.answers.set(key, found);
+    if (this.answers.size > MOST_ANSWERS) this.answers.delete(this.answers.keys().next().value);
+    found.catch(() => this.answers.delete(key));
+    return found;
+  }
+
+  // The server works on what a pull comes to next while the browser draws where it is.
+  askAhead(shell, view) {
+    const changes = this.again ? this.changes : this.next && this.changedBy(this.next);
+    if (this.dragging && changes) this.whatIf(this.question(shell, { changes, quantities: false, settings: false, view })).catch(() => {});
   }
 
   build(shell, aside) {
@@ -215,9 +240,11 @@ class Live {
   line(shell, knobs) {
     const own = knobs.settings.some(({ name }) => name === "tp");
     if (!own && shell.document.inputs.cluster.groups.length > 1) return null;
+    const text = this.failed && this.changes.row ? this.changes.row : own ? knobs.entry.name ?? knobs.entry.title : "";
     return html("div", { class: "row" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-row" }, html("span", {}, "Plan in one line")),
-      html("input", { id: "knob-row", class: "button mono", style: { width: "100%" }, spellcheck: "false", value: this.failed && this.changes.row ? this.changes.row : own ? knobs.entry.name ?? knobs.entry.title : "", placeholder: own ? null : "tp8.pp4.mbs1.z1",
-        onchange: (event) => this.apply(shell, { row: event.target.value.trim() || null }) }),
+      html("textarea", { id: "knob-row", class: "button mono", rows: Math.max(1, Math.ceil(text.length / LETTERS_OF_A_LINE)), spellcheck: "false", placeholder: own ? null : "tp8.pp4.mbs1.z1",
+        onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); event.target.blur(); event.target.focus(); } },
+        onchange: (event) => this.apply(shell, { row: event.target.value.trim() || null }) }, text),
       own ? null : html("p", { class: "muted", style: { margin: "4px 0 0", "font-size": "12px" } }, "This plan chooses per layer or stage what no line says: its degrees stay as they are."), this.problemOf("row"));
   }
 
@@ -269,20 +296,23 @@ class Live {
 
   slider(shell, { id, name, shown, values, at, change, own, field, below = null }) {
     const output = html("output", { for: id }, shown(values[at]));
+    let place = at;
     const input = html("input", { type: "range", id, min: 0, max: values.length - 1, step: 1, value: at, "aria-valuetext": shown(values[at]),
       oninput: (event) => {
-        const value = values[Number(event.target.value)];
+        const [before, value] = [place, values[place = Number(event.target.value)]];
         output.textContent = shown(value);
         event.target.setAttribute("aria-valuetext", shown(value));
-        this.pull(shell, change(value), id);
+        const next = onward(before, place, values.length - 1);
+        this.pull(shell, change(value), { held: id, next: next === null ? null : change(values[next]) });
       },
       onchange: (event) => { this.dragging = null; this.apply(shell, change(values[Number(event.target.value)])); } });
     return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, sentence(name)), output), input, below, this.problemOf(field));
   }
 
   // While a slider is held the plan is priced, and what holds it, the panel or the view, stays under the pointer.
-  pull(shell, changes, held = shell.view.name) {
-    this.dragging = held;
+  // `next`: changes that it seems to come to next.
+  pull(shell, changes, { held = shell.view.name, next = null } = {}) {
+    Object.assign(this, { dragging: held, next });
     this.apply(shell, changes, { settled: false });
   }
 
@@ -526,9 +556,11 @@ function handed(text, name, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// A name as the first words of a line; fp8 and NVLink stay as they are written.
-const sentence = (name) => name.replace(/^[a-z](?=[a-z]* )/, (first) => first.toUpperCase());
 const whole = (value) => value.toLocaleString("en-US");
+
+// Where a slider goes next: on where it moves by single positions, from an end to the only one beside it; null where
+// nothing tells.
+const onward = (before, at, last) => (last < 1 ? null : at === 0 ? 1 : at === last ? last - 1 : Math.abs(at - before) === 1 ? 2 * at - before : null);
 
 const near = (own, values) => [...new Set([...values, own])].sort((a, b) => a - b);
 

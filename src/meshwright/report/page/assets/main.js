@@ -1,9 +1,10 @@
 // The shell: what was asked, the verdict, tabs. A view is a module of its own that exports
 //
-//   const view = { name, title, lede?, of?(document), draw(root, data, page) }
+//   const view = { name, title, lede?, slow?, still?, of?(document), draw(root, data, page) }
 //
 // and fills `root` from `data`, which `report/page/views/NAME.py` made; `of` is false for answers that it has nothing to
-// draw of. `page` is:
+// draw of. `slow` views wait until a slider is let go. `still` ones draw elements at once and measure nothing: while a
+// slider is held, what stands there takes in what they draw. `page` is:
 //
 //   document, entry, index   the answer (meshwright.plan-set/1), the shown entry of `plans`, its place
 //   unanswered               why nothing answers the question, null where something does; plans are then the nearest
@@ -23,6 +24,7 @@
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings,
 //                            training, timeline() }], whose last is a promise of what the timeline draws of it, null without
 //   get(key), set(key, text) what a view wants to keep in the address
+import { renewed } from "page/renewed.js";
 import { table } from "page/table.js";
 import { coded, dotted, html, svg } from "page/svg.js";
 import { gib, percent, seconds, significant, signedPercent, ofCapacity, usd, count } from "page/units.js";
@@ -132,8 +134,9 @@ class Shell {
     const top = scrollY;
     if (!this.parts) this.build();
     if (!this.live?.dragging) this.parts.head.replaceChildren(...head(this));
-    this.parts.verdict.replaceChildren(...verdict(this));
-    if (!this.live?.dragging) {
+    if (this.live?.dragging) renewed(this.parts.verdict, verdict(this));
+    else {
+      this.parts.verdict.replaceChildren(...verdict(this));
       this.parts.unanswered.replaceChildren(...unanswered(this));
       this.parts.unanswered.hidden = !this.given.unanswered;
       this.drawTabs();
@@ -227,11 +230,18 @@ class Shell {
   }
 
   // A promise where the view unpacks something before it has drawn all. While a slider is held, a view that has left a
-  // `renew(data)` at its element takes the data in where it stands, so that nothing around it is laid out again.
+  // `renew(data, page)` at its element, or that is `still`, takes the data in where it stands, so that nothing around it
+  // is laid out again.
   drawInto(root, view, data, before = null) {
     const { figure } = this;
-    if (this.live?.dragging && data && figure?.view === view && figure.inner.isConnected && figure.inner.renew) {
-      return figure.inner.renew(data).then((renewed) => renewed || this.drawAnew(root, view, data, before));
+    if (this.live?.dragging && data && figure?.view === view && figure.inner.isConnected) {
+      const { inner } = figure;
+      if (inner.renew) return inner.renew(data, this.page()).then((taken) => taken || this.drawAnew(root, view, data, before));
+      if (view.still) {
+        const fresh = html("div");
+        view.draw(fresh, data, this.page());
+        return renewed(inner, [...fresh.childNodes]);
+      }
     }
     return this.drawAnew(root, view, data, before);
   }
@@ -239,7 +249,7 @@ class Shell {
   drawAnew(root, view, data, before) {
     let drawing = null;
     const [top, held] = [before ?? scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
-    root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede.call ? view.lede(Boolean(this.live)) : view.lede)] : []));
+    root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, coded(view.lede.call ? view.lede(Boolean(this.live)) : view.lede))] : []));
     if (data === null) {
       const asked = `meshwright report plans.json#${this.index + 1}`;
       root.append(html("p", { class: "absent" }, "This file draws it for the first plan alone. ", html("code", {}, `${asked} -o plan.html`), " draws it for this one."));

@@ -4,7 +4,9 @@ import { along, explains } from "page/card.js";
 import { html, svg } from "page/svg.js";
 
 const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT] = [340, 34, 16, 30, 86];
-const [CLOSEST, WIDEST] = [63, 150];
+// Letters of a value that stand beside its axis; all of them are shown to who points at it.
+const MOST_LETTERS = 11;
+const [CLOSEST, WIDEST] = [68, 150];
 const MOST_LINES = 2000;
 const MOST_TICKS = 12;
 
@@ -27,6 +29,8 @@ export function quantityAxis(key, name, rows, show) {
 
 // axes: of the functions above. rows: objects by key, the best first. `onKept(rows)` is told what the marks leave;
 // `card(row)` is shown beside a line, and `pick(row)` is done by a click on one.
+const shortened = (text) => (text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS - 1)}…` : text);
+
 export function parallel(root, axes, rows, { label, noun, card, pick = null, onKept = () => {} }) {
   const marks = new Map();
   const room = (document.getElementById("view")?.clientWidth ?? 1100) - 42 - LEFT - RIGHT;
@@ -83,7 +87,7 @@ export function parallel(root, axes, rows, { label, noun, card, pick = null, onK
       };
       const tick = svg("g", { role: "button", "aria-label": `${axis.name} ${axis.show(value)}`, style: { cursor: "pointer" }, onclick: toggle,
         onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(event); } } },
-      svg("text", { x: x(place) + 7, y: y(share) + 4, class: "halo" }, axis.show(value)));
+      svg("text", { x: x(place) + 7, y: y(share) + 4, class: "halo" }, shortened(axis.show(value))), svg("title", {}, `${axis.name} ${axis.show(value)}`));
       tick.share = share;
       return tick;
     });
@@ -107,7 +111,7 @@ export function parallel(root, axes, rows, { label, noun, card, pick = null, onK
     });
     const kept = rows.filter(inside);
     const capped = rows.length > drawn.length ? `, the best ${drawn.length.toLocaleString("en-US")} of them drawn` : "";
-    said.textContent = `${kept.length.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")} ${noun}${marks.size ? " within the marks" : ""}${capped}. Drag along an axis, or click its values, to mark what to keep.`;
+    said.textContent = `${kept.length.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")} ${noun}${marks.size ? " within the marks" : ""}${capped}. Drag along an axis, or click its values, to mark what to keep. The thick line is the best, the others go from blue to brown, the worst.`;
     clear.disabled = !marks.size;
     onKept(kept, marks.size > 0);
   }

@@ -70,7 +70,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   const whole = step.workers * pitch;
   let end = span ?? step.end_s;
   const shown = { from: 0, to: end };
-  const state = { width: 0, ratio: 1, hover: -1, picked: null, critical: false, measure: null, cursor: null, frames: 0 };
+  const state = { width: 0, ratio: 1, hover: -1, picked: null, critical: false, measure: null, cursor: null, frames: 0, numbered: false };
   let tiles = tilesOf(step);
   let asked = 0;
   let image = null;
@@ -207,7 +207,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
     sent();
     labels();
     overlay();
-    onView(shown, step);
+    onView(shown, step, state.numbered);
   }
 
   const x = (moment) => ((moment - shown.from) / (shown.to - shown.from)) * state.width;
@@ -248,6 +248,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
   }
 
   function labels() {
+    state.numbered = false;
     if (height < 10) return;
     const size = Math.max(8, Math.min(12, Math.floor(height * (step.joined ? 0.45 : 0.62))));
     const digits = String(step.most).length;
@@ -271,6 +272,7 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
       const own = onDark[step.kind[task] * step.chunks + step.chunk[task]];
       if (own !== ink) context.fillStyle = own ? "rgba(255,255,255,.94)" : "rgba(0,0,0,.82)";
       ink = own;
+      state.numbered = true;
       const unit = step.data.segments > 1 ? Math.floor(step.unit[task] / step.data.segments) : step.unit[task];
       context.fillText(String(unit), (left + right) / 2, box.top + box.height / 2 + 0.5);
     }

@@ -16,7 +16,7 @@ export function scatter(points, across, up, mark) {
   const axis = svg("g", { class: "axis", "aria-hidden": "true" },
     ...y.marks.map((tick) => [svg("line", { x1: LEFT, x2: WIDTH, y1: y.at(tick), y2: y.at(tick) }), svg("text", { x: LEFT - 8, y: y.at(tick) + 4, "text-anchor": "end" }, up.show(tick))]),
     ...x.marks.map((tick) => svg("text", { x: x.at(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, across.show(tick))),
-    svg("text", { x: WIDTH, y: HEIGHT - 4, "text-anchor": "end" }, across.name), svg("text", { x: 0, y: 11 }, up.name));
+    svg("text", { x: WIDTH, y: HEIGHT - 4, "text-anchor": "end" }, across.name + atEdge(x, "right")), svg("text", { x: 0, y: 11 }, up.name + atEdge(y, "upper")));
   const limits = [limit(up, y, (at) => ({ x1: LEFT, x2: WIDTH, y1: at, y2: at }), (at) => ({ x: WIDTH, y: at - 5 })),
     limit(across, x, (at) => ({ x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM }), (at) => ({ x: at - 5, y: TOP + 10 }))];
   const ordered = front(here.filter((one) => one.fits !== "no" && x.holds(one[across.key])), across, up);
@@ -34,8 +34,11 @@ export function scatter(points, across, up, mark) {
   // One stop of the Tab key; arrow keys go from the left to the right.
   along([...marks.keys()].sort((a, b) => x.at(shown[a][across.key]) - x.at(shown[b][across.key])).map((at) => marks[at]));
   const names = [across, up].map(({ name }) => name.replace(/^[A-Z](?=[a-z])/, (first) => first.toLowerCase()));
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "drawing", role: "group", "aria-label": `Plans by ${names.join(" and ")}` }, axis, ...limits, line, ...marks);
+  // Names of limits lie over the points: they are read, a point has its card.
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "drawing", role: "group", "aria-label": `Plans by ${names.join(" and ")}` }, axis, ...limits.map((one) => one?.line), line, ...marks, ...limits.map((one) => one?.name));
 }
+
+const atEdge = ({ beyond }, edge) => (beyond ? ` (${beyond} beyond the ${edge} edge)` : "");
 
 // What no other point is better than in both quantities, in order; points that are equally good are one.
 export function front(points, across, up) {
@@ -66,11 +69,12 @@ function scale(points, { key, less, zero, limit: bound, unit = 1 }, from, to) {
   const inside = (value) => Math.min(Math.max(value, low), high);
   const step = (ticks((high - low) / unit, 5)[1] ?? (high - low) / unit) * unit;
   const marks = Array.from({ length: 9 }, (_, at) => (Math.ceil(low / step - 1e-9) + at) * step).filter((tick) => tick <= high && Math.abs(tick) > 1e-12 * high || tick === 0 && zero);
-  return { at: (value) => from + ((inside(value) - low) / (high - low)) * (to - from), holds: (value) => value >= low && value <= high, marks };
+  const beyond = values.filter((value) => value < low || value > high).length;
+  return { beyond, at: (value) => from + ((inside(value) - low) / (high - low)) * (to - from), holds: (value) => value >= low && value <= high, marks };
 }
 
 function limit({ limit: bound }, at, line, text) {
   if (!bound || !at.holds(bound.value)) return null;
   const place = at.at(bound.value);
-  return svg("g", { "aria-hidden": "true" }, svg("line", { ...line(place), stroke: "var(--bad)", "stroke-dasharray": "5 4" }), svg("text", { ...text(place), "text-anchor": "end", class: "muted" }, bound.name));
+  return { line: svg("line", { ...line(place), stroke: "var(--bad)", "stroke-dasharray": "5 4", "aria-hidden": "true" }), name: svg("text", { ...text(place), "text-anchor": "end", class: "muted halo", "aria-hidden": "true" }, bound.name) };
 }

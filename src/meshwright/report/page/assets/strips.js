@@ -116,25 +116,29 @@ export function memoryStrip(host, name, of, x, which, { height = 74, kinds = nul
     context.stroke();
     context.setLineDash([]);
     const at = x(worker.peak_s);
-    context.fillStyle = own.ink;
-    if (at >= 0 && at <= width) {
+    const shown = at >= 0 && at <= width;
+    // On paper of their own: the line of the capacity may lie behind them.
+    const written = (text, left, base, colour) => {
+      const wide = context.measureText(text).width;
+      const from = Math.min(Math.max(left(wide), 3), width - wide - 3);
+      context.fillStyle = own.raised;
+      context.fillRect(from - 3, base - 10, wide + 6, 13);
+      context.fillStyle = colour;
+      context.fillText(text, from, base);
+    };
+    context.textAlign = "left";
+    // At the end that the peak is not at.
+    const beside = shown && at > width / 2 ? () => 0 : (wide) => width - wide;
+    if (!unit) written(`capacity ${gib(worker.capacity_bytes)}`, beside, y(worker.capacity_bytes) + 4, own.muted);
+    if (shown) {
+      context.fillStyle = own.ink;
       context.beginPath();
       context.arc(Math.max(3, at), y(worker.peak_bytes), 3, 0, 7);
       context.fill();
-      const text = `peak ${sized(worker.peak_bytes)}`;
-      const wide = context.measureText(text).width;
-      context.textAlign = "left";
-      const [left, base] = [Math.min(Math.max(at + 7, 2), width - wide - 4), Math.max(10, y(worker.peak_bytes) - 5)];
-      // The line of the capacity may lie behind it.
-      context.lineWidth = 4;
-      context.lineJoin = "round";
-      context.strokeStyle = own.raised;
-      context.strokeText(text, left, base);
-      context.lineWidth = 1;
-      context.fillText(text, left, base);
+      written(`peak ${sized(worker.peak_bytes)}`, () => at + 8, Math.max(10, y(worker.peak_bytes) - 4), own.ink);
     }
     const [label] = step.data.workers[row].name.split(":");
-    name.replaceChildren(...(unit ? [unit, document.createElement("br"), label] : ["memory of", document.createElement("br"), label, document.createElement("br"), `of ${gib(worker.capacity_bytes)}`]));
+    name.replaceChildren(...(unit ? [unit, document.createElement("br"), label] : ["memory of", document.createElement("br"), label]));
   };
 }
 

@@ -70,3 +70,6 @@ export function ticks(end, most = 8) {
   const step = [1, 2, 5, 10].map((round) => round * power).find((size) => size * most >= end * (1 - 1e-9));
   return Array.from({ length: Math.floor((end / step) * (1 + 1e-9)) + 1 }, (_, at) => at * step);
 }
+
+// A name as the first words of a line; fp8 and NVLink stay as they are written.
+export const sentence = (name) => name.replace(/^[a-z](?=[a-z]*( |$))/, (first) => first.toUpperCase());

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
-    """Names of the frameworks; whether one runs the plan is known when its files are written."""
-    return {"targets": list(TARGETS)}
+    """Names of the frameworks, and of those that run the plan."""
+    runs = [name for name in TARGETS if isinstance(plan.job, Job) and not TARGETS[name].problems(plan.job)]
+    return {"targets": list(TARGETS), "runs": runs}
 
 
 def file_data(plan: PlanOnPage, source: PageSource) -> None:

@@ -22,7 +22,7 @@ export const view = {
     const used = data.stages.reduce((sum, stage) => sum + count(stage.devices), 0);
     const all = data.groups.reduce((sum, group) => sum + group.nodes * group.per_node, 0);
     root.append(html("h2", {}, "Which stage each device works for"),
-      html("p", { class: "lede" }, `${used.toLocaleString("en-US")} of ${all.toLocaleString("en-US")} devices used. Point at a device to light the ranks it talks to.`));
+      html("p", { class: "lede" }, all === 1 ? "One device, which talks to no other." : `${used.toLocaleString("en-US")} of ${all.toLocaleString("en-US")} devices used. Point at a device to light the ranks it talks to.`));
     for (const warning of data.warnings) {
       const share = warning.groups === warning.of ? "" : ` (${warning.groups.toLocaleString("en-US")} of ${warning.of.toLocaleString("en-US")} groups)`;
       root.append(html("p", { class: "notice warn" }, html("b", {}, `${warning.kind}${warning.size} leaves its ${warning.domain} domain of ${warning.domain_size}`), `${share}: its ranks reach each other over a slower link.`));
@@ -37,7 +37,7 @@ export const view = {
         drawing.light();
       },
     }, kind === "all" ? "all groups" : html("span", {}, html("i", { class: "dot", style: { background: kindColour(kind) } }), `${kind}: ${KIND_NAMES[kind.split(" ")[0]] ?? kind}`)));
-    const bar = html("div", { class: "toolbar", role: "group", "aria-label": "Groups to highlight" }, ...picks);
+    const bar = html("div", { class: "toolbar", role: "group", "aria-label": "Groups to highlight", hidden: !kinds.length }, ...picks);
     const said = html("p", { class: "unseen", "aria-live": "polite" });
     const host = html("div", {
       class: "cluster-host", tabindex: "0", role: "application", "aria-roledescription": "cluster map",

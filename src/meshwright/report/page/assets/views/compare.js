@@ -25,7 +25,7 @@ export const view = {
       return;
     }
     const apart = html("p", { class: "muted", style: { margin: "14px 0 0" } }, "Bars of whole steps do not start at zero, so that what changes between two plans can be seen.");
-    root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page), byStage(found, page));
+    root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(found[0], other, at + 1, page))), memories(found, page), byStage(found, page));
     if (!page.held && page.live) root.append(configurations(found, page));
     if (!page.held) await timelines(root.appendChild(html("section", { style: { "margin-top": "20px" } })), found);
   },
@@ -63,7 +63,7 @@ async function timelines(root, found) {
     }
     const button = (text, deed) => html("button", { type: "button", class: "button", onclick: deed }, text);
     shown.prepend(html("div", { class: "toolbar" }, button("Whole step", () => figures[0].canvas.show(0, span)), button("Zoom in", () => figures[0].canvas.zoom(0.6)), button("Zoom out", () => figures[0].canvas.zoom(1 / 0.6)), figures[0].about));
-    shown.append(kindsLegend(figures[0].step));
+    shown.append(kindsLegend(figures[0]));
   }
 }
 
@@ -73,10 +73,10 @@ function configurations(found, page) {
   const [target, other] = [html("select", { class: "button", "aria-label": "Framework", onchange: () => write() }, ...found[0].targets.map((name) => html("option", { value: name }, name))),
     html("select", { class: "button", "aria-label": "Other plan", onchange: () => write() }, ...found.slice(1).map((_, at) => html("option", { value: String(at + 1) }, letter(at + 1))))];
   return html("details", { class: "behind", ontoggle: (event) => { if (event.target.open && !shown.childElementCount) write(); } }, html("summary", {}, "Lines of their configuration that differ"),
-    html("div", { class: "toolbar", style: { "margin-top": "8px" } }, "As files of ", target, " from ", other, " to A"), shown);
+    html("div", { class: "toolbar", style: { "margin-top": "8px" } }, "As files of ", target, " from A to ", other), shown);
 
   async function write() {
-    const [before, after] = await Promise.all([found[Number(other.value)], found[0]].map((one) => one.files(target.value).catch((failed) => ({ failed }))));
+    const [before, after] = await Promise.all([found[0], found[Number(other.value)]].map((one) => one.files(target.value).catch((failed) => ({ failed }))));
     const failed = before.failed ?? after.failed;
     if (failed) return shown.replaceChildren(...page.problems(failed));
     const names = [...new Set([...before.files, ...after.files].map(({ name }) => name))].sort((a, b) => (a === "plan.json") - (b === "plan.json"));
@@ -87,6 +87,8 @@ function configurations(found, page) {
   }
 }
 
+// Text of a drawing as wide as its place, which no narrow page shrinks.
+const AS_DRAWN = { "font-size": "12px" };
 const letter = (at) => "ABCD"[at];
 const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
 
@@ -118,42 +120,42 @@ function waterfall(from, to, at, page) {
   const [a, b] = [from.entry.estimate, to.entry.estimate];
   const moved = Object.keys(a.breakdown_s).map((name) => ({ name, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name], before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0 }))
     .filter((one) => Math.abs(one.change) > 5e-4 * a.step_time_s).sort((x, y) => Math.abs(y.change) - Math.abs(x.change));
-  const root = html("section", { style: { "margin-top": "16px" } }, html("h2", {}, `From ${letter(at)} to A: ${signedSeconds(b.step_time_s - a.step_time_s)}`));
+  const root = html("section", { style: { "margin-top": "16px" } }, html("h2", {}, `From A to ${letter(at)}: ${signedSeconds(b.step_time_s - a.step_time_s)}`));
   let level = a.step_time_s;
   const levels = [a.step_time_s, ...moved.map((one) => (level += one.change)), b.step_time_s];
   const [low, high] = [Math.min(...levels), Math.max(...levels)];
   const spread = Math.max(high - low, 1e-12);
-  const [left, width, row] = [140, 480, 26];
+  const [left, width, row] = [126, 440, 26];
   const x = (value) => left + ((value - low + 0.12 * spread) / (1.24 * spread)) * (width - left - 76);
   let reached = a.step_time_s;
   const line = (text, y, from, to, colour, said, card) => explains(svg("g", { tabindex: "0", role: "img", "aria-label": `${text} ${said}` },
     svg("text", { x: left - 8, y: y + 16, "text-anchor": "end" }, text),
     svg("rect", { x: Math.min(x(from), x(to)), y: y + 4, width: Math.max(Math.abs(x(to) - x(from)), 1.5), height: 17, rx: 2, fill: colour }),
     svg("text", { x: Math.max(x(from), x(to)) + 6, y: y + 16, class: "muted" }, said)), card);
-  const bars = [line(letter(at), 0, low - 0.12 * spread, a.step_time_s, series(at), seconds(a.step_time_s), [from.title, ["step", seconds(a.step_time_s)]])];
+  const bars = [line("A", 0, low - 0.12 * spread, a.step_time_s, series(0), seconds(a.step_time_s), [from.title, ["step", seconds(a.step_time_s)]])];
   moved.forEach((one, place) => {
     bars.push(line(PARTS[one.name] ?? one.name, (place + 1) * row, reached, reached + one.change, part(one.name), signedSeconds(one.change),
-      [PARTS[one.name] ?? one.name, [letter(at), seconds(one.before)], ["A", seconds(one.after)]]));
+      [PARTS[one.name] ?? one.name, ["A", seconds(one.before)], [letter(at), seconds(one.after)]]));
     reached += one.change;
   });
-  bars.push(line("A", (moved.length + 1) * row, low - 0.12 * spread, b.step_time_s, series(0), seconds(b.step_time_s), [to.title, ["step", seconds(b.step_time_s)]]));
+  bars.push(line(letter(at), (moved.length + 1) * row, low - 0.12 * spread, b.step_time_s, series(at), seconds(b.step_time_s), [to.title, ["step", seconds(b.step_time_s)]]));
   root.append(svg("svg", { viewBox: `0 0 ${width} ${(moved.length + 2) * row}`, class: "drawing narrow", role: "group", "aria-label": `Waterfall from ${from.title} to ${to.title}` }, ...bars));
-  page.table(root, [{ name: "Part", key: "part" }, { name: letter(at), key: "before", number: true, show: seconds }, { name: "A", key: "after", number: true, show: seconds }, { name: "Change", key: "change", number: true, show: signedSeconds }],
+  page.table(root, [{ name: "Part", key: "part" }, { name: "A", key: "before", number: true, show: seconds }, { name: letter(at), key: "after", number: true, show: seconds }, { name: "Change", key: "change", number: true, show: signedSeconds }],
     Object.keys(a.breakdown_s).map((name) => ({ part: PARTS[name] ?? name, before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name] })), { title: "Waterfall as a table" });
   return root;
 }
 
-// Memory of every stage of each, and what it changes to A.
+// Memory of every stage of each, and how far it is from that of A.
 function byStage(found, page) {
   const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "Memory stage by stage"));
   const placed = found.map((one) => new Map(one.entry.estimate.stages.map((stage) => [placeOf(stage, one.entry), stage])));
   const names = [...new Set(placed.flatMap((stages) => [...stages.keys()]))];
   const peak = (at, name) => placed[at].get(name)?.peak_memory_bytes ?? null;
-  const rows = names.map((name) => ({ name, ...Object.fromEntries(found.flatMap((_, at) => [[letter(at), peak(at, name)], ...(at ? [[`${letter(at)} change`, peak(0, name) === null || peak(at, name) === null ? null : peak(0, name) - peak(at, name)]] : [])])) }));
+  const rows = names.map((name) => ({ name, ...Object.fromEntries(found.flatMap((_, at) => [[letter(at), peak(at, name)], ...(at ? [[`${letter(at)} change`, peak(0, name) === null || peak(at, name) === null ? null : peak(at, name) - peak(0, name)]] : [])])) }));
   const size = (value) => (value === null ? "–" : gib(value));
   const change = (value) => (value === null ? "–" : Math.abs(value) < 5e-4 * 2 ** 30 ? "same" : html("span", { class: `badge ${value < 0 ? "down" : "up"}` }, `${value < 0 ? "−" : "+"}${gib(Math.abs(value))}`));
   page.table(root, [{ name: "Stage", key: "name" }, { name: "A", key: "A", number: true, show: size },
-    ...found.slice(1).flatMap((_, at) => [{ name: letter(at + 1), key: letter(at + 1), number: true, show: size }, { name: `${letter(at + 1)} to A`, key: `${letter(at + 1)} change`, number: true, show: change }])],
+    ...found.slice(1).flatMap((_, at) => [{ name: letter(at + 1), key: letter(at + 1), number: true, show: size }, { name: `A to ${letter(at + 1)}`, key: `${letter(at + 1)} change`, number: true, show: change }])],
   rows, { title: "Memory stage by stage", folded: false });
   return root;
 }
@@ -176,8 +178,8 @@ function memories(found, page) {
     });
     const limit = 28 + scale(stage.capacity_bytes);
     root.append(svg("svg", { viewBox: `0 0 ${width} 30`, class: "drawing", role: "group", "aria-label": `Memory of ${one.title}` },
-      svg("text", { x: 0, y: 19 }, letter(at)), ...boxes, svg("line", { x1: limit, x2: limit, y1: 0, y2: 28, stroke: "var(--bad)", "stroke-width": 2 }),
-      svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted" }, gib(stage.peak_memory_bytes))));
+      svg("text", { x: 0, y: 19, style: AS_DRAWN }, letter(at)), ...boxes, svg("line", { x1: limit, x2: limit, y1: 0, y2: 28, stroke: "var(--bad)", "stroke-width": 2 }),
+      svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted", style: AS_DRAWN }, gib(stage.peak_memory_bytes))));
   });
   const kinds = Object.keys(peakOf(found[0].entry).memory_bytes);
   const filled = kinds.filter((kind) => found.some((one) => peakOf(one.entry).memory_bytes[kind] > 0));

@@ -7,9 +7,12 @@ export const view = {
   lede: "The files that start a framework with the plan on show, with what is changed of it. Where the framework cannot express the plan, it says what and what to do instead.",
   draw(root, data, page) {
     const shown = html("div", { "aria-live": "polite" });
-    const own = data.targets.includes(page.get("to")) ? page.get("to") : data.targets[0];
-    const choice = html("select", { class: "button", id: "export-to", onchange: (event) => { page.set("to", event.target.value === data.targets[0] ? null : event.target.value); write(event.target.value); } },
-      ...data.targets.map((name) => html("option", { value: name, selected: name === own }, name)));
+    const [runs, others] = [data.runs, data.targets.filter((name) => !data.runs.includes(name))];
+    const first = runs[0] ?? others[0];
+    const own = data.targets.includes(page.get("to")) ? page.get("to") : first;
+    const options = (label, names) => (names.length ? html("optgroup", { label }, ...names.map((name) => html("option", { value: name, selected: name === own }, name))) : null);
+    const choice = html("select", { class: "button", id: "export-to", onchange: (event) => { page.set("to", event.target.value === first ? null : event.target.value); write(event.target.value); } },
+      options("run this plan", runs), options("cannot express it", others));
     root.append(html("div", { class: "toolbar" }, html("label", { for: "export-to" }, "Framework"), choice), shown);
     let turn = 0;
     return write(own);

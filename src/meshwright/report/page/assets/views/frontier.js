@@ -46,15 +46,17 @@ export const view = {
       figure.replaceChildren(scatter(points, across, up, (one) => markOf(one, shown, [across, up], page)),
         without ? html("p", { class: "muted" }, `${without} of ${points.length} plans are not drawn: their ${[across, up].filter(({ key }) => points.some((one) => !Number.isFinite(one[key]))).map(({ name }) => name.toLowerCase()).join(" and ")} is not known before they are searched or chosen.`) : "");
       list.replaceChildren();
-      const ranked = kept.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time);
+      // Where none fits, those that lack the least memory come first.
+      const fitting = points.some((one) => one.fits !== "no");
+      const ranked = fitting ? kept.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time) : [...kept].sort((a, b) => a.memory - b.memory);
       const best = ranked[0];
-      const said = !best ? "No plan here is within all of these limits." : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
+      const said = !best ? "No plan here is within all of these limits." : !fitting ? `No plan here fits; the nearest needs ${gib(best.memory)} of ${gib(capacity)}` : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
       list.append(html("p", { "aria-live": "polite" }, html("b", {}, said)));
       page.table(list, [
         { name: "Plan", key: "title", show: (title) => dotted(title.replaceAll(" -> ", " → ")) }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
         ...[axis("x"), axis("y")].filter(({ key }) => !Object.values(AXES).includes(key)).map(({ name, key, show }) => ({ name, key, number: true, show: (value) => (Number.isFinite(value) ? show(value) : "–") })),
         { name: "Fits", key: "fits", show: (value) => WORD[value] ?? value }, { name: "From", key: "kind" },
-      ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans within the limits, quickest first", folded: false, pick: (row) => go(row, page), can: (row) => isReachable(row, page) });
+      ], ranked.map((one) => ({ ...one, current: one.own })), { title: fitting ? "Plans within the limits, quickest first" : "Plans that do not fit, the nearest first", folded: false, pick: (row) => go(row, page), can: (row) => isReachable(row, page) });
     };
     const boxes = PICKERS.map((rule) => html("label", { class: "picker" }, html("input", { type: "checkbox", checked: chosen.has(rule.key), onchange: (event) => {
       if (event.target.checked) chosen.add(rule.key);
@@ -62,7 +64,7 @@ export const view = {
       page.set("pick", [...chosen].join(" "));
       redraw();
     } }), rule.name));
-    const more = page.live && !data.front.length
+    const more = page.live && !data.front.length && !page.unanswered
       ? html("p", {}, html("button", { type: "button", class: "button", onclick: () => page.search({ pareto: true }) }, "Search the front"), " of time and memory, to plans 10% slower than the best") : null;
     const chooser = (name, said) => html("label", {}, html("span", { class: "muted" }, said), html("select", { id: `frontier-${name}`, class: "button", onchange: (event) => {
       page.set(name, event.target.value === AXES[name] ? null : event.target.value);

@@ -3,7 +3,9 @@ import { PARTS, part } from "page/colours.js";
 import { drawing, html, svg } from "page/svg.js";
 import { bytes, percent, rate, seconds, significant } from "page/units.js";
 
-const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [560, 330, 58, 16, 42];
+const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [470, 310, 54, 16, 42];
+// Between two numbers of an axis.
+const [APART_ACROSS, APART_UP] = [62, 22];
 const KINDS = { product: "part-compute", attention: "part-tp", scores: "part-cp", scan: "part-ep", stream: "part-offload" };
 const KIND_NAMES = { product: "products", attention: "attention", scores: "scores", scan: "recurrences", stream: "streams" };
 const SYMBOLS = { product: "circle", attention: "square", scores: "diamond", scan: "triangle", tp: "circle", cp: "square", ep: "diamond", dp: "triangle" };
@@ -11,6 +13,7 @@ const SYMBOLS = { product: "circle", attention: "square", scores: "diamond", sca
 export const view = {
   name: "operators",
   title: "Operators",
+  still: true,
   draw(root, data, page) {
     if (data.absent) {
       root.append(html("p", { class: "absent" }, data.absent));
@@ -67,12 +70,14 @@ const top = (group) => group.peaks.at(-1);
 const bound = (group, row) => (!row.flop || row.flop / row.bytes < row.peak_flop_per_s / group.bytes_per_s ? "memory" : "compute");
 
 // A scale of powers of ten between two numbers, as positions.
-function logarithmic(low, high, from, to) {
+function logarithmic(low, high, from, to, apart) {
   const [a, b] = [Math.log10(low), Math.log10(high)];
   const at = (value) => from + ((Math.log10(value) - a) / (b - a)) * (to - from);
   const powers = Array.from({ length: Math.floor(b) - Math.floor(a) + 1 }, (_, step) => 10 ** (Math.floor(a) + step));
-  // Three places to read from, at least.
-  const digits = powers.filter((power) => power >= low).length < 3 ? [1, 2, 5] : [1];
+  // Three places to read from, at least, where they have room.
+  const decade = Math.abs(to - from) / (b - a);
+  const few = powers.filter((power) => power >= low && power <= high).length < 3;
+  const digits = !few ? [1] : [[1, 2, 5], [1, 3], [1]].find((found) => decade * Math.log10(found[1] ?? 10) >= apart) ?? [1];
   at.ticks = powers.flatMap((power) => digits.map((digit) => digit * power)).filter((tick) => tick >= low && tick <= high);
   return at;
 }
@@ -101,9 +106,9 @@ function roofline(group) {
   const rates = rows.map((row) => row.flop / row.seconds);
   const ridge = top(group) / group.bytes_per_s;
   const [low, high] = [Math.min(ridge / 30, ...intensities) * 0.6, Math.max(ridge * 30, ...intensities) * 1.8];
-  const x = logarithmic(low, high, LEFT, WIDTH - 8);
+  const x = logarithmic(low, high, LEFT, WIDTH - 8, APART_ACROSS);
   const floor = Math.min(group.bytes_per_s * low * 4, ...rates) * 0.6;
-  const y = logarithmic(floor, top(group) * 1.9, HEIGHT - BOTTOM, TOP);
+  const y = logarithmic(floor, top(group) * 1.9, HEIGHT - BOTTOM, TOP, APART_UP);
   const begin = Math.max(low, floor / group.bytes_per_s);
   const roof = { stroke: "var(--ink)", "stroke-width": 1.6, fill: "none" };
   return drawing(WIDTH, HEIGHT, `Roofline of ${group.device}: ${rows.length} operators, ridge at ${significant(ridge)} FLOP per byte. The table below has them.`,
@@ -122,13 +127,13 @@ function exchanges(group) {
   const { messages, links } = group;
   const sizes = messages.map((row) => row.payload_bytes);
   const rates = [...messages.map((row) => row.bus_bytes_per_s), ...links.map((link) => link.bytes_per_s)];
-  const x = logarithmic(Math.min(...sizes) / 4, Math.max(...sizes) * 4, LEFT, WIDTH - 8);
-  const y = logarithmic(Math.min(...rates) / 3, Math.max(...rates) * 1.9, HEIGHT - BOTTOM, TOP);
+  const x = logarithmic(Math.min(...sizes) / 4, Math.max(...sizes) * 4, LEFT, WIDTH - 8, APART_ACROSS);
+  const y = logarithmic(Math.min(...rates) / 3, Math.max(...rates) * 1.9, HEIGHT - BOTTOM, TOP, APART_UP);
   return drawing(WIDTH, HEIGHT, `${messages.length} kinds of exchange against their links. The table below has them.`,
-    axes(x, y, "size of a message", "GB/s", (tick) => (tick >= 1e9 ? `${significant(tick / 1e9)} GB` : tick >= 1e6 ? `${significant(tick / 1e6)} MB` : `${significant(tick / 1e3)} kB`), (tick) => significant(tick / 1e9)),
+    axes(x, y, "size of a message", "GB/s of bus bandwidth", (tick) => (tick >= 1e9 ? `${significant(tick / 1e9)} GB` : tick >= 1e6 ? `${significant(tick / 1e6)} MB` : `${significant(tick / 1e3)} kB`), (tick) => significant(tick / 1e9)),
     ...links.map((link) => [
       svg("path", { d: `M${LEFT} ${y(link.bytes_per_s)}H${WIDTH - 8}`, stroke: "var(--ink)", "stroke-width": 1.6, "stroke-dasharray": link.basis === "assumed" ? "5 3" : null }),
-      svg("text", { x: WIDTH - 10, y: y(link.bytes_per_s) - 6, "text-anchor": "end", class: "muted" }, `${link.name}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`),
+      svg("text", { x: WIDTH - 10, y: y(link.bytes_per_s) - 6, "text-anchor": "end", class: "muted halo" }, `${link.name}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`),
     ]),
     ...messages.map((row) => explains(mark(SYMBOLS[row.category], x(row.payload_bytes), y(row.bus_bytes_per_s), area(row.share), part(row.category)), [
       `${row.collective}, ${row.phase}`, ["for", PARTS[row.category] ?? row.category], ["ranks", String(row.ranks)], ["message", bytes(row.payload_bytes)],

@@ -6,6 +6,7 @@ import { gib, ofCapacity, percent, seconds } from "page/units.js";
 export const view = {
   name: "overview",
   title: "Overview",
+  still: true,
   draw(root, data, page) {
     const grid = html("div", { class: "grid" });
     root.append(grid);

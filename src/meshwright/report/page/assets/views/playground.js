@@ -86,7 +86,7 @@ export const view = {
         next.append(section);
         section.append(html("h2", {}, `${one.name} `, html("span", { class: "muted" }, facts(one))));
         const figure = await pipelineFigure(section, one, { heights: { span } });
-        section.append(kindsLegend(figure.step));
+        section.append(kindsLegend(figure));
         section.pipeline = figure.canvas;
       }
       page.table(next, [

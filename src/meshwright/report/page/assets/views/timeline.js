@@ -1,5 +1,5 @@
 import { explains, hide, show as showCard } from "page/card.js";
-import { PARTS, TASKS, part, span as spanColour, task as taskColour } from "page/colours.js";
+import { PARTS, TASKS, memory, part, span as spanColour, task as taskColour } from "page/colours.js";
 import { PATTERNS, pipelineCanvas, rowHeight, secondsText } from "page/pipeline.js";
 import { axisStrip, memoryStrip } from "page/strips.js";
 import { liveAt, stepOf, taskAfter } from "page/steps.js";
@@ -30,19 +30,22 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
   });
   const gutter = html("div", { class: "pipeline-gutter", "aria-hidden": "true" });
   const axis = html("div", { class: "pipeline-axis" });
-  const memory = html("div", { class: "pipeline-memory" });
+  const strip = html("div", { class: "pipeline-memory" });
   const memoryName = html("div", { class: "pipeline-memory-name muted" });
   const frame = html("div", { class: "pipeline" },
     html("div"), axis, gutterHead(step),
-    labels, host, gutter, ...(data.memory ? [memoryName, memory, html("div", { class: "pipeline-memory-scale" })] : []));
+    labels, host, gutter, ...(data.memory ? [memoryName, strip, html("div", { class: "pipeline-memory-scale" })] : []));
   root.append(frame, status);
 
+  // In the legend where a task on show has its number.
+  const numbers = html("li", { class: "muted" }, "numbers: micro-batches");
   let followed = data.memory ? fullest(data.memory) : 0;
   const strips = [];
   const canvas = pipelineCanvas(host, step, {
     ...heights,
     opening: opening && ((width) => opening(step, width)),
-    onView: (shown, { end_s }) => {
+    onView: (shown, { end_s }, numbered) => {
+      numbers.hidden = !numbered;
       strips.forEach((strip) => strip(shown));
       about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(heights.span ?? end_s)}`;
       if (keep) keep(windowText(shown.from, shown.to));
@@ -54,7 +57,7 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
   frame.style.setProperty("--pipeline-height", `${canvas.whole}px`);
   const [x, across] = [(moment) => canvas.x(moment), () => canvas.state.width];
   strips.push(axisStrip(axis, x, { across }));
-  if (data.memory) strips.push(memoryStrip(memory, memoryName, () => canvas.step, x, () => followed, { across }));
+  if (data.memory) strips.push(memoryStrip(strip, memoryName, () => canvas.step, x, () => followed, { across }));
   strips.forEach((strip) => strip(canvas.shown));
 
   const words = (task) => describe(canvas.step, task);
@@ -71,7 +74,7 @@ export async function pipelineFigure(root, data, { keep = null, moved = null, he
     canvas.renew(next, ...window(next));
     return true;
   };
-  return { step, canvas, about, status, renew };
+  return { step, canvas, about, numbers, renew };
 }
 
 // What a picture has around its tasks: lanes, what is sent, memory.
@@ -240,7 +243,7 @@ function keyboard(host, canvas, words, say, follow) {
   host.addEventListener("blur", () => hide());
 }
 
-export function kindsLegend(step) {
+export function kindsLegend({ step, numbers }) {
   const { data } = step;
   const used = step.used.map((kind) => data.kinds[kind]);
   const lanes = [...new Set(data.spans.map(([, , , , lane]) => lane))];
@@ -251,7 +254,15 @@ export function kindsLegend(step) {
     html("li", {}, swatch("var(--sunken)", "plain"), "bubble"),
     data.hops_s.forward.some((seconds) => seconds > 0) ? html("li", {}, html("i", { class: "swatch thin", style: { "background-color": part("pp") } }), "sent to another stage") : null,
     data.paler ? html("li", { class: "muted" }, data.paler.replace(/^paler/, "fainter")) : null,
-    html("li", { class: "muted" }, "numbers: micro-batches"));
+    numbers, ...(data.memory && !data.unit ? heldLegend(data.memory) : []));
+}
+
+// What the strip below the rows stacks, on a line of its own.
+function heldLegend({ workers }) {
+  const kinds = [["overhead", "held through the step"], ["transient", "working memory"], ["activations", "activations"]];
+  const used = kinds.filter(([name]) => name !== "transient" || workers.some((worker) => worker.transient_bytes > 0));
+  return [html("li", { class: "break" }), html("li", { class: "muted" }, "memory:"),
+    ...used.map(([name, words]) => html("li", {}, html("i", { class: "swatch", style: { "background-color": memory(name) } }), words))];
 }
 
 export const keysHelp = () => html("details", { class: "keys" }, html("summary", {}, "Keys"),
@@ -296,9 +307,9 @@ export const view = {
       edges ? button("Steady state", () => canvas.show(...(steady(canvas.step) ?? edges))) : "",
       button("Zoom in", () => canvas.zoom(0.6)), button("Zoom out", () => canvas.zoom(1 / 0.6)), critical, ...(page.live ? files(page, root, button) : []), about, keysHelp());
     canvas.over.parentElement.addEventListener("changed", pressed);
-    root.append(kindsLegend(step),
+    root.append(kindsLegend(figure),
       html("p", { class: "muted" }, step.data.workers.some(({ shares }) => shares.tp || shares.ep || shares.cp)
-        ? "Tensor, context and expert exchanges that compute does not hide are inside the tasks; the bars on the right have their share." : ""));
+        ? "Tensor, context and expert exchanges that compute does not hide are inside the tasks; the table says what part they are." : ""));
     page.table(root, [
       { name: data.noun, key: "name" }, { name: "busy", key: "compute", show: percent, number: true },
       ...EXPOSED.filter((name) => data.workers.some(({ shares }) => shares[name])).map((name) => ({ name: PARTS[name], key: name, show: (share) => percent(share ?? 0), number: true })),

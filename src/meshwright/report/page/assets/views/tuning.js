@@ -11,7 +11,7 @@ const STATUS = { ok: "priced", infeasible: "does not fit", illegal: "not legal" 
 export const view = {
   name: "tuning",
   title: "Tuning",
-  lede: "What a tuner tried: drop the answer of meshwright tune --json, the file of tune --storage, or a table of trials in CSV or Parquet. It stays on this machine.",
+  lede: "What a tuner tried: drop the answer of `meshwright tune --json`, the file of `tune --storage`, or a table of trials in CSV or Parquet. It stays on this machine.",
   draw(root, data, page) {
     dropped(root, page, "study", "Drop a study here, or choose one ", async (file, name) => studied(await read(file, name, page), page), { raw: true });
     root.append(html("p", { class: "muted" }, "To make one: ", html("code", {}, data.command)));

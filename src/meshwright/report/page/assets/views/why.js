@@ -30,7 +30,8 @@ export function settingOf(change) {
 function steps(title, found, page) {
   const root = html("section", {}, html("h2", {}, title));
   const slowest = Math.max(...found.map((one) => one.step_time_s ?? 0)) || 1;
-  const list = html("ol", { class: "rungs" }, ...found.map((one) => {
+  const head = html("li", { class: "rungs-head", "aria-hidden": "true" }, ...["Change", "Step", "", "Memory", "", ""].map((name) => html("span", { class: name ? null : "rung-bar" }, name)));
+  const list = html("ol", { class: "rungs" }, head, ...found.map((one) => {
     const full = one.capacity_bytes ? one.peak_memory_bytes / one.capacity_bytes : null;
     const changes = one.step_time_s === null ? null : /mbs\d/.test(one.name) ? { row: one.name } : settingOf(one.change);
     const name = page.live && changes
