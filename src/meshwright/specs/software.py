@@ -19,8 +19,9 @@ CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
 
 DEFAULT_SOFTWARE = "megatron-core"
 """What a workload runs under unless it says otherwise."""
-USUAL_OF_VENDOR = {"Google": "xla"}
-"""What the devices of a vendor usually run, where it is not the default: on TPUs MaxText, compiled by XLA."""
+USUAL_OF_VENDOR = {"Apple": "pytorch-eager", "Google": "xla"}
+"""What the devices of a vendor usually run, where it is not the default: on TPUs MaxText, compiled by XLA; on Macs
+PyTorch or MLX, operator by operator."""
 PEFT_SOFTWARE = "transformers"
 """What loads weights of bitsandbytes, with PEFT's adapters beside them."""
 LOAD_NO_BITSANDBYTES = ("megatron", "nanotron")

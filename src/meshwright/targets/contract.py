@@ -139,8 +139,8 @@ class Target(ABC):
             vendor = group.device.vendor
             if self.vendors is not None and collective_library(vendor) and vendor not in self.vendors:
                 own = " and ".join(sorted(self.vendors))
-                why = f"{self.title} runs on devices of {own}"
-                fix = "name another target: `plan` says which run on these devices"
+                why = f"it runs on no device of {vendor}"
+                fix = f"{self.title} runs on those of {own}; `plan` says which targets run on others"
                 yield Problem(what=f"cluster: {group.device.name} is made by {vendor}", why=why, fix=fix, field="gpus")
         yield from _two_libraries(job)
 

@@ -103,6 +103,14 @@ def test_only_links_between_its_own_groups_slow_an_island_down() -> None:
     assert weakest_of(cluster.groups, cluster.links).domains[-1].bandwidth_bytes_per_s == 25e9
 
 
+def test_unlike_devices_of_one_host_meet_in_it_and_not_on_a_network() -> None:
+    cluster = resolve_gpus("1xRTX4090+1xRTX3090")
+    (domain,) = weakest_of(cluster.groups, cluster.links).domains
+    (link,) = cluster.links
+    assert (domain.bandwidth_bytes_per_s, domain.efficiency) == (link.bandwidth_bytes_per_s, link.efficiency)
+    assert "PCIe" in domain.name
+
+
 def test_an_island_is_as_well_known_as_the_links_between_its_groups() -> None:
     cluster = resolve_gpus("16xH100,16xH200")
     known = tuple(replace(link, basis="measured") for link in cluster.links)

@@ -99,3 +99,24 @@ def test_a_card_is_told_of_adapters_in_16_bits_and_of_all_weights_trained_in_the
     pure = next(one for one in found if one.option == "--main-copy none --grad-dtype bf16 --moment-dtype bf16")
     assert {"axolotl", "llamafactory"} <= set(pure.run_by or ())
     assert pure.changes_training
+
+
+def test_frozen_parts_of_a_script_leave_every_kind_of_repair() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        plan("llama-3.2-3b", gpus="1xRTX4090", freeze="layers.0-3", seq_len=2048, global_batch=8)
+    options = " ".join(one.option for one in caught.value.repairs)
+    assert all(word in options for word in ("--offload", "--gpus", "--lora", "--main-copy none"))
+
+
+def test_on_devices_of_no_trainer_adapters_are_a_repair_and_pages_are_not() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        plan("llama-3.1-8b", gpus="1xM3-Max-128", seq_len=2048, global_batch=8)
+    options = [one.option for one in caught.value.repairs]
+    assert "--lora r=16" in options
+    assert not any("paged" in option for option in options)
+
+
+def test_what_products_in_few_bits_keep_beside_the_weights_may_be_left_out() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        plan("gemma-3-12b", gpus="1xRTX5090", dtype="mxfp8", lora="r=16", seq_len=2048, global_batch=8)
+    assert any(one.option.startswith("--dtype bf16") for one in caught.value.repairs)

@@ -224,14 +224,7 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
     between = [link for link in links if set(link.between) <= names]
     inner = min((group.domains[0] for group in groups), key=_reached)
     inner = replace(inner, size=math.gcd(*(n for group in groups for n in (group.domains[0].size, group.devices))))
-    outer = DomainSpec(
-        name=(slowest.device.node or UNKNOWN_NODE).fabric_name,
-        size=whole,
-        bandwidth_bytes_per_s=min([fabric_of(g)[0] for g in groups] + [link.bandwidth_bytes_per_s for link in between]),
-        efficiency=min(group.domains[-1].efficiency for group in groups),
-        latency_s=max([fabric_of(g)[1] for g in groups] + [link.latency_s for link in between]),
-        basis="assumed" if any(link.basis == "assumed" for link in between) else groups[0].domains[-1].basis,
-    )
+    outer = _between(groups, between, slowest, whole)
     within = tuple(domain for domain in _node_domains(slowest) if inner.size < domain.size <= each)
     prices = [group.price_per_hour for group in groups]
     return NodeGroup(
@@ -248,6 +241,27 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
         host=min((group.host for group in groups), key=lambda host: host.memory_bytes or math.inf),
         unequal_nodes=_unequal_nodes(groups),
         counted=tuple(one for group in groups for one in group.counted or (group,)),
+    )
+
+
+def _between(groups: Sequence[NodeGroup], links: Sequence[LinkSpec], slowest: NodeGroup, devices: int) -> DomainSpec:
+    """What joins the nodes of groups that count as one: the slowest of their fabrics and of the links between them.
+
+    What leaves a group of one node leaves it over links alone, its fabric among nodes of its own being none; devices
+    of one host meet in it.
+    """
+    node = slowest.device.node or UNKNOWN_NODE
+    several = [group for group in groups if group.nodes > 1 or not links]
+    fabrics = [fabric_of(group) for group in several]
+    efficiencies = [link.efficiency for link in links if link.efficiency is not None]
+    in_host = not several and len(efficiencies) == len(links) and all(link.basis == "assumed" for link in links)
+    return DomainSpec(
+        name=node.host_name if in_host else node.fabric_name,
+        size=devices,
+        bandwidth_bytes_per_s=min([speed for speed, _ in fabrics] + [link.bandwidth_bytes_per_s for link in links]),
+        efficiency=min(efficiencies) if in_host else min(group.domains[-1].efficiency for group in groups),
+        latency_s=max([latency for _, latency in fabrics] + [link.latency_s for link in links]),
+        basis="assumed" if any(link.basis == "assumed" for link in links) else groups[0].domains[-1].basis,
     )
 
 

@@ -112,8 +112,10 @@ def no_plan(
             software_given=software_given,
             otherwise=otherwise,
         )
-        # A framework that is stated may have what those that are known here lack.
-        told = tuple(found_repairs) if software_given else launched(as_run(one) for one in found_repairs)
+        # A framework that is stated may have what those that are known here lack; parts are frozen in a script.
+        run = found_repairs if software_given else map(as_run, found_repairs)
+        scripted = software_given or (model.tuning is not None and model.tuning.frozen)
+        told = tuple(run) if scripted else launched(run)
         repairs = tuple(one.beside(by_tokens) for one in told)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),

@@ -40,6 +40,8 @@ USUAL_BATCH = 0.05
 AS_QUICK = 0.9
 """Share of the peak above which another device is as quick."""
 MUCH_SLOWER = 0.5
+WIDE = ("bf16", "fp16", "tf32", "fp32")
+"""Compute formats in which products read the weights as they lie."""
 
 
 def repairs_of_job(
@@ -75,6 +77,7 @@ def repairs_of_job(
     yield from smaller
     if not any(software_given or as_run(one).run_by != () for one in smaller):  # no framework has the memory for it
         yield from _in_16_bits(model, cluster, workload, space_for)
+    yield from _in_wider_products(otherwise, cluster, workload, software_given=software_given)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
 
@@ -245,6 +248,8 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
         if other.least_bytes(moment) >= kept or told:
             continue
         for name in names:
+            if name.startswith("paged") and any(group.device.unified_memory for group in cluster.groups):
+                continue  # there is no other memory that pages could lie in
             found = best_plan(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
                 summary = optimizer_named(name).summary
@@ -272,6 +277,23 @@ def _in_16_bits(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
         if found:
             yield job_repair(option, text, found, changes_training=True)
             return
+
+
+def _in_wider_products(
+    otherwise: Otherwise, cluster: ClusterSpec, workload: Workload, *, software_given: bool
+) -> Repairs:
+    """Products in bf16 where those in fewer bits keep copies of the weights, if need be beside adapters."""
+    if workload.precision.name in WIDE or not few(cluster):
+        return
+    option, text = "--dtype bf16", "products in 16 bits, without copies of the weights in fewer"
+    step = replace(workload, precision=PRECISIONS["bf16"])
+    found = best_plan(otherwise.model, cluster, step, otherwise.space_for)
+    if found:
+        yield job_repair(option, text, found)
+        return
+    tried = [*lighter(otherwise.model, step, software_given=software_given)]
+    own = otherwise.space_for
+    yield from _beside(option, text, _adapters(tried, cluster, own, math.inf, software_given=software_given))
 
 
 def _adapters(

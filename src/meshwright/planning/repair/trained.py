@@ -44,8 +44,14 @@ def trained_by_some(
             first = first or problems
         return first
 
+    def some_run_on(part: ClusterSpec) -> bool:
+        makers = {group.device.vendor for group in part.groups}
+        return any(one.vendors is None or makers <= set(one.vendors) for one in trainers)
+
     @cache
     def trained(part: ClusterSpec) -> Space:
+        if not some_run_on(part):
+            return space_for(part)  # the user's own script is all that there is
         space = restricted(space_for(part), model, part, workload, refuses)
         # Of the layers that a plan computes again, restricted asks for all or none.
         row = PlanRow(dp=part.devices, gbs=part.devices, recompute="block", recompute_layers=1)
