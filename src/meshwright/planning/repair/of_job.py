@@ -288,8 +288,9 @@ def _in_wider_products(
     option, text = "--dtype bf16", "products in 16 bits, without copies of the weights in fewer"
     step = replace(workload, precision=PRECISIONS["bf16"])
     found = best_plan(otherwise.model, cluster, step, otherwise.space_for)
-    if found:
-        yield job_repair(option, text, found)
+    plain = job_repair(option, text, found) if found else None
+    if plain is not None and (software_given or as_run(plain).run_by != ()):
+        yield plain
         return
     tried = [*lighter(otherwise.model, step, software_given=software_given)]
     own = otherwise.space_for
