@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.search.recompute import RecomputeOption, cheapest_choices, options_of, refine_recompute
 from meshwright.specs import ExecutionPlan, PlanRow, StrategyRun, Workload
 from meshwright.specs.strategy import Recompute
 from meshwright.units import GIB
-from tests.search.spaces import DENSE, LayerRun, cluster, model
+from tests.search.spaces import DENSE, MOE, LayerRun, cluster, model
 
 costs = st.floats(0, 10, allow_nan=False).map(lambda x: round(x, 2))
 
@@ -85,6 +86,23 @@ def test_refined_recompute_equals_brute_force_on_a_small_pipeline(share: float) 
     assert refined is not None
     assert refined[1].fits == "yes"
     assert refined[1].step_time_s == pytest.approx(best, rel=1e-9)
+
+
+def test_no_layer_whose_exchanges_run_beside_a_backward_is_recomputed_whole() -> None:
+    small, workload = model(LayerRun(layers=(MOE,), repeats=8)), Workload(seq_len=8192, global_batch=32)
+    row = PlanRow(pp=2, vpp=2, schedule="interleaved", ep=2, dp=2, mbs=4, gbs=32, dispatcher="deduplicated")
+    whole, paired = replace(row, recompute="full"), replace(row, ep_overlap="paired-wgrad")
+    least, most = (
+        estimate_plan(expand(one, small, 8192), small, cluster("4xH100"), workload).peak_memory_bytes
+        for one in (whole, paired)
+    )
+    refined = [
+        refine_recompute([paired], small, cluster("4xH100", (least + share * (most - least)) / 0.92 / GIB), workload)[0]
+        for share in (0.9, 0.7, 0.5, 0.3, 0.1)
+    ]
+    plans = [plan for plan, _ in filter(None, refined)]
+    assert plans
+    assert all(not plan_problems(plan, small, 8192) for plan in plans)
 
 
 def test_a_plan_that_fits_without_recompute_is_left_alone() -> None:

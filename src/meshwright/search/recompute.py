@@ -279,14 +279,20 @@ def _options_of_layers(
     return [
         _LayerOptions(
             kinds=[
-                tuple(RecomputeOption(*one) for one in zip(own, *(part[start:end] for part in parts), strict=True))
+                tuple(
+                    RecomputeOption(*one)
+                    for one in zip(own, *(part[start:end] for part in parts), strict=True)
+                    if one[0] != FULL or not row.ep_overlap.startswith("paired")  # it would repeat its exchanges
+                )
                 for own, start, end in zip(options, first, first[1:], strict=False)
             ],
             kind=np.diff(layout.kinds_before, axis=0).argmax(axis=1).tolist(),
             embedding_bytes=parts[2][-2],
             head_bytes=parts[2][-1],
         )
-        for parts in zip(time_s.tolist(), costs.kept_bytes.tolist(), costs.transient_bytes.tolist(), strict=True)
+        for row, *parts in zip(
+            rows, time_s.tolist(), costs.kept_bytes.tolist(), costs.transient_bytes.tolist(), strict=True
+        )
     ]
 
 
