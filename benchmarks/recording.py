@@ -98,10 +98,10 @@ case $name:$* in
   conda:run*) ;;
   conda:*) exit 0 ;;
   scontrol:*hostname*) echo node0; exit 0 ;;
-  torchrun:*--no-python*)
+  torchrun:*--no-python*|deepspeed:*--no_python*)
     # It starts a program that is not Python, once per rank.
-    while [ "$1" != --no-python ]; do shift; done
-    shift
+    while [[ $1 != --no[-_]python ]]; do shift; done
+    while [[ $1 = --* ]]; do shift; done
     export RANK=0 LOCAL_RANK=0
     exec "$@" ;;
   ssh:*)
@@ -193,7 +193,9 @@ class Recording:
     def python_words(self) -> list[list[str]]:
         """Words behind the file of every Python program that was started."""
         words = [
-            list(one.argv[1:]) for one in self.commands if one.argv[0] in TRAINERS and "--no-python" not in one.argv
+            list(one.argv[1:])
+            for one in self.commands
+            if one.argv[0] in TRAINERS and not {"--no-python", "--no_python"} & {*one.argv}
         ]
         places = [next((n for n, word in enumerate(one) if word.endswith(".py")), None) for one in words]
         return [one[at + 1 :] for one, at in zip(words, places, strict=True) if at is not None]

@@ -129,9 +129,10 @@ def test_a_file_of_keys_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:
 def test_a_model_that_sees_is_told_by_the_options_of_its_program(tmp_path: Path) -> None:
     (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
     script = tmp_path / "run.sh"
-    script.write_text(f"deepspeed {TRAINER} --vision_tower clip --bf16 --deepspeed zero3.json\n")
-    with pytest.raises(MeshwrightError, match="is started with --vision_tower"):
-        check(script, cluster="8xH100", search=False)
+    for option in ("--vision_tower clip", "--tune_vision_tower True", "--video_target_size 512"):
+        script.write_text(f"deepspeed {TRAINER} {option} --bf16 --deepspeed zero3.json\n")
+        with pytest.raises(MeshwrightError, match=f"is started with {option.partition(' ')[0]}"):
+            check(script, cluster="8xH100", search=False)
 
 
 def test_a_file_is_looked_for_up_to_the_root_of_its_project(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ def missing_file(launch: Launch, script: Script, read: Callable[[str], str | Non
 
 
 _TOWER = re.compile(
-    r"--(?:vision_(?:tower|model|path)|vision_tower_path|mm_\w+|image_folder|(?:image|vision|audio|video)_(?:model|encoder)\w*|freeze_(?:backbone|vision\w*|vit)"
-    r"|pretrain_mm_\w+|tune_mm_\w+|force_image_size|max_dynamic_patch|video_folder|speech_encoder|audio_tower)$"
+    r"--(?:vision_(?:tower\w*|model|path)|tune_vision\w*|connector_lr|(?:image|video)_target_size|mm_\w+"
+    r"|image_folder|(?:image|vision|audio|video)_(?:model|encoder)\w*"
+    r"|freeze_(?:backbone|vision\w*|vit)|pretrain_mm_\w+|tune_mm_\w+|force_image_size|max_dynamic_patch|video_folder|speech_encoder|audio_tower)$"
 )
 """Options of trainers whose model sees or hears."""
 

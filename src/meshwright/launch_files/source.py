@@ -15,8 +15,8 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.described import describes
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.megatron.script import trains
-from meshwright.formats.shell import Script, ScriptLine, launches, read_script
-from meshwright.formats.shell.values import literal
+from meshwright.formats.shell import Launch, Script, ScriptLine, launches, read_script
+from meshwright.formats.shell.values import known_text, literal, unknown_of
 from meshwright.launch_files.argument_files import with_argument_files
 from meshwright.launch_files.engine_options import ARGUMENTS
 from meshwright.launch_files.named_files import NamedFiles
@@ -146,12 +146,19 @@ class LaunchSource:
         Args:
             text: the text in the place of the file's own.
         """
-        if not self.is_bash:
-            return frozenset()
-        trainings = [launch for launch in launches(self._script(text).commands) if trains(launch)]
+        trainings = self.trainings(text)
         words = (word for launch in trainings for word in launch.words) if len(trainings) > 1 else ()
         places = (word.place for word in words)
         return frozenset(one.line for one in places if one is not None and one.file == (self.name or "script"))
+
+    def trainings(self, text: str) -> list[Launch]:
+        """Starts of the last program that trains in a script, in their order; none in a file that is no script.
+
+        Args:
+            text: the text in the place of the file's own.
+        """
+        found = [one for one in launches(self._script(text).commands) if trains(one)] if self.is_bash else []
+        return [one for one in found if one.program == found[-1].program]
 
     @property
     def _keyed(self) -> bool:
@@ -273,6 +280,16 @@ class LaunchSource:
         """
         script = self._as_bash_means(text)
         return {name: held for name, held in self._named(script).items() if name not in script.files}
+
+    def written(self, text: str) -> dict[str, str]:
+        """Text, by name, of the configurations in JSON that a script writes itself and holds letter by letter.
+
+        Args:
+            text: the text of the script.
+        """
+        files = self._as_bash_means(text).files
+        known = {name: known_text(held) for name, held in files.items() if unknown_of(held) is None}
+        return {name: held for name, held in known.items() if name.endswith(".json") and text.count(held) == 1}
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
         """Files of this source, edited, as its target reads them."""

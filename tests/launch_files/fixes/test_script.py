@@ -90,3 +90,42 @@ def test_a_degree_that_another_option_multiplies_is_written_as_it_then_means(tmp
     assert again.launch is not None
     assert again.launch.row is not None
     assert again.launch.row.format() == report.fix.plan
+
+
+_BLOOM = """#!/bin/bash
+#SBATCH --nodes=9
+#SBATCH --ntasks-per-node=1
+python prepare_train_data.py --output list.txt
+MICRO_BATCH_SIZE=1  # of one pass
+ZERO_STAGE=0
+cat <<EOT > ds_config.json
+{ "train_micro_batch_size_per_gpu": MBS, "train_batch_size": 256, "zero_optimization": { "stage": ZERO } }
+EOT
+torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES pretrain_gpt.py --tensor-model-parallel-size 1 \\
+    --pipeline-model-parallel-size 9 --num-layers 27 --hidden-size 4096 --num-attention-heads 32 \\
+    --micro-batch-size $MICRO_BATCH_SIZE --global-batch-size 256 --seq-length 2048 --max-position-embeddings 2048 \\
+    --bf16 --pad-vocab-size-to 50304 --checkpoint-activations --zero-stage $ZERO_STAGE --deepspeed \\
+    --deepspeed_config ds_config.json
+"""
+
+
+@pytest.mark.parametrize("said", [("$MICRO_BATCH_SIZE", "$ZERO_STAGE"), ("1", "0")])
+def test_a_plan_on_fewer_nodes_changes_launcher_variables_and_the_engines_file(
+    said: tuple[str, str], tmp_path: Path
+) -> None:
+    """The engine's file is written by the script, from its variables or letter by letter."""
+    script, better = tmp_path / "bloom.slurm", tmp_path / "better.slurm"
+    script.write_text(_BLOOM.replace("MBS,", f"{said[0]},").replace("ZERO }", f"{said[1]} }}"))
+    report = check(script, gpus="9x8xA100-80", fix=True, output=better)
+    assert report.fix is not None
+    assert (report.fix.why_not, report.better is not None) == ("", True)
+    changed = {one.option: one.new for one in report.fix.changes}
+    nodes = int(changed["--nnodes"] or 0)
+    assert nodes < 9
+    assert f"#SBATCH --nodes={nodes}\n" in better.read_text()
+    assert f"MICRO_BATCH_SIZE={changed['--micro-batch-size']}  # of one pass" in better.read_text()
+    assert any("stay idle" in note for note in report.fix.notes)
+    again = check(better, gpus=f"{nodes}x8xA100-80", search=False)
+    # A file with variables in it is not edited: what only it says is told.
+    told = any("overlap_comm" in note for note in report.fix.notes)
+    assert (again.name.removesuffix(".nodpov" if told else ""), again.violations) == (report.fix.plan, ())

@@ -164,11 +164,12 @@ class _Reader:
                 self.stray(here, here.unknown)
                 continue
             flag, equals, attached = here.text.partition("=")
+            if here.unknown is not None and not equals:
+                # Its name itself is not known, as in `--${DTYPE}`.
+                self.strays.append((here.place or here.unknown.place, here.unknown))
+                continue
             if not flag.startswith("--") or len(flag) == 2:
                 self.beyond(here)
-                continue
-            if here.unknown is not None and not equals:
-                self.stray(here, here.unknown)
                 continue
             if flag in EARLIER:
                 self.earlier(flag, attached if equals else None, here)
@@ -222,6 +223,8 @@ class _Reader:
             self.notes.append(f"{self.last} holds what its author left to fill in: {' '.join([*held, text])[:80]!r}")
             return
         why, fix = "options start with --", ""
+        if self.last and not held:
+            why, fix = f"{self.last} is a switch, which takes no value", "leave it out"
         if held:
             why = f"{self.last} takes {held[-1][:80]!r} alone: bash parts words at spaces that no quotes hold"
             fix = "write the value in quotes, also where a variable holds it"
@@ -255,11 +258,11 @@ class _Reader:
         """An option that the newest release calls otherwise, or no longer has."""
         old = EARLIER[flag]
         values = [attached] if attached is not None else []
-        hidden = None
+        hidden, place = None, here.place
         if attached is None:
             for value in self.values(1 if old.takes else 0):
                 values.append(value.text)
-                hidden = value.unknown
+                hidden, place = value.unknown, value.place or place
         self.last, self.held = flag, tuple(values)
         values = [dict(old.values).get(value, value) for value in values]
         self.renamed.setdefault(old.meaning, {})[flag] = None
@@ -270,8 +273,8 @@ class _Reader:
             option = known_options().get(name)
             if fixed is None and hidden is None and option is not None and option.kind in ("int", "float"):
                 self.problems += _value_problems(flag, option, values)
-            if here.place is not None:
-                self.places[name] = here.place
+            if place is not None:
+                self.places[name] = place
             if hidden is not None and fixed is None:
                 self.hidden[name] = hidden
                 self.given.pop(name)

@@ -1,4 +1,4 @@
-"""Configurations of an engine that a script names, and that lie beside it: with another plan in them."""
+"""Configurations of an engine that a script names, beside it or written by it: with another plan in them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,28 @@ class EngineFiles:
             written: files of the other plan, by name.
         """
         plans = {name: text for name, text in written.items() if name.endswith(".json") and name != PLAN_FILE}
-        own = source.configurations(source.text) if plans else {}
+        own = {**source.written(source.text), **source.configurations(source.text)} if plans else {}
         own = {name: text for name, text in own.items() if source.target.edited(name, text) is not None}
         theirs = {name: plans[name] for name in own if name in plans}
         if not theirs and len(own) == len(plans) == 1:
             theirs = dict(zip(own, plans.values(), strict=True))
         return cls(source=source, own={name: own[name] for name in theirs}, theirs=theirs)
 
+    def placed(self, text: str, files: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+        """A script with those of its files in it that it writes itself, and the others.
+
+        Args:
+            text: the text of the script.
+            files: text of files by name.
+        """
+        inside = {name: held for name, held in self.source.written(text).items() if name in files}
+        for name, held in inside.items():
+            text = text.replace(held, files[name])
+        return text, {name: held for name, held in files.items() if name not in inside}
+
     def read(self, text: str, files: Mapping[str, str]) -> LaunchFile:
-        """The script with this text, beside these files."""
+        """The script with this text, and with these files beside it or in it."""
+        text, files = self.placed(text, files)
         around = {name: one for name, one in self.source.files.items() if name != self.source.name}
         return replace(self.source, files={self.source.name: text, **around, **files}).read()
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.script_edit import edits
 from meshwright.launch_files.fixes.base import OptionChange, ScriptFix, unified
 from meshwright.launch_files.fixes.engine_files import EngineFiles
+from meshwright.launch_files.fixes.processes import with_processes
 from meshwright.launch_files.named_files import NamedFiles
 from meshwright.launch_files.script import shape_differs
 from meshwright.launch_files.source import LaunchSource, Outside
@@ -58,6 +60,7 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
             "recompute, --ds-sequence-parallel-size for Ulysses; stages are of equal size and have one chunk"
         )
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=why)
+    held, source = source.devices or wanted.devices, replace(source, devices=wanted.devices)
     other_plan = read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})
     engine = EngineFiles.of(source, dict(written.files))
     all_changes = list(_changes(now, other_plan))
@@ -67,6 +70,8 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     other = [change.option for change in all_changes if change.option in source.target.elsewhere]
     changes = [change for change in all_changes if change.option not in other]
     notes = () if engine.theirs else tuple(_said_elsewhere(source, other))
+    if held > wanted.devices:
+        notes += (f"it runs on {wanted.devices} of {held} devices: the others stay idle",)
     text, missed = _with_changes(source, source.text, changes)
     if now.row is None and not missed:  # what says no plan was not read to its end
         told = {change.option for change in all_changes}
@@ -75,14 +80,20 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         changes += more
     text, repaired = _without_complaints(source, text, other_plan, job.model)
     changes += repaired
-    beside, of_engine = engine.edited(text)
+    started = with_processes(source, text, wanted.devices)
+    if started is None:
+        missed.append(f"the number of processes, for {wanted.devices} devices,")
+    else:
+        text, counts = started
+        changes += counts
+    edited, of_engine = engine.edited(text)
+    text, beside = engine.placed(text, edited)
     notes += tuple(_left_beside(source, dict(written.files), beside))
     kept = (*changes, *(change.as_option(now) for change in of_engine))
-    reached = engine.read(text, beside).row
-    if reached is not None and "--overlap-grad-reduce" in other and not engine.theirs:
-        reached = replace(reached, dp_overlap=wanted.dp_overlap)
-    if missed or reached is None or reached.format() != wanted.format():
-        why = f"{', '.join(missed)} cannot be changed in place" if missed else "the edited script reads as another plan"
+    reached = engine.read(text, beside)
+    if "--overlap-grad-reduce" in other and not engine.theirs and reached.row is not None:
+        reached = replace(reached, row=replace(reached.row, dp_overlap=wanted.dp_overlap))
+    if why := _why_not(missed, reached, wanted, _complaints(reached, job.model) - _complaints(now, job.model)):
         return ScriptFix(plan=wanted.format(), changes=kept, diff="", why_not=why)
     unset = "unset CUDA_DEVICE_MAX_CONNECTIONS" in "".join(text for _, text in written.files)
     if unset and re.search(r"CUDA_DEVICE_MAX_CONNECTIONS=[\"']?1", text):
@@ -97,6 +108,22 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         beside=tuple((name, edited) for name, edited in beside.items() if edited != engine.own[name]),
         notes=notes,
     )
+
+
+def _why_not(missed: Sequence[str], reached: LaunchFile, wanted: PlanRow, wrong: frozenset[str]) -> str:
+    """Why an edited script is not the one that is wanted; empty where it is.
+
+    Args:
+        missed: what could not be edited.
+        reached: what the edited script says.
+        wanted: the plan that it shall say.
+        wrong: what is wrong with it that was right before.
+    """
+    if missed:
+        return f"{', '.join(missed)} cannot be changed in place"
+    if reached.row is None or reached.row.format() != wanted.format():
+        return "the edited script reads as another plan"
+    return f"in the edited script {min(wrong)}" if wrong else ""
 
 
 def of_mindspeed(launch: LaunchFile) -> bool:
@@ -224,7 +251,7 @@ def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set
     wanted = {said.option: said.value for said in held.said if said.option not in changing}
     file, _, line = change.place.rpartition(":")
     here = int(line) if line.isdigit() and file == (source.name or "script") else None
-    for edited in edits(text, change.option, change.old, change.new, here, source.commands(text)):
+    for edited in _ways(text, change, here, source.commands(text)):
         read = source.read(edited)
         after = {said.option: said.value for said in (*read.said, *read.unpriced)}
         if after.get(change.option) == change.new and not read.questions:
@@ -232,3 +259,15 @@ def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set
             if same:
                 return edited
     return None
+
+
+def _ways(text: str, change: OptionChange, here: int | None, commands: frozenset[int]) -> Iterator[str]:
+    """Texts in which an option may be changed: where it stands, or where an earlier name of it does."""
+    yield from edits(text, change.option, change.old, change.new, here, commands)
+    earlier = [flag for flag, old in EARLIER.items() if any(name == change.option for name, _ in old.gives)]
+    for flag in (one for one in earlier if change.old is not None and one in text):
+        for without in edits(text, flag, "", None, here, commands):
+            if change.new is None:
+                yield without
+            else:
+                yield from edits(without, change.option, None, change.new, None, commands)
