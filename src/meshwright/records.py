@@ -1,16 +1,69 @@
-"""Records as data: what a frozen dataclass says, as the dictionary that JSON takes."""
+"""Records as data: what a frozen dataclass says, as the dictionary that JSON takes; and dataclasses quick to define."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import marshal
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(kind=None, /, **options):
+        """`dataclasses.dataclass`; how a frozen class is compared, hashed and shown is written when it first is.
+
+        Python writes and compiles these for each class, which takes half the time that a class takes to define. A short
+        answer loads hundreds of classes, and compares few.
+
+        Args:
+            kind: the class; None where the decorator has options.
+            options: the options of the decorator.
+        """
+        if kind is None:
+            return partial(dataclass, **options)
+        if not options.get("frozen") or _OTHERWISE & options.keys():
+            return dataclasses.dataclass(kind, **options)
+        # A class that says only when two are equal has None for its hash.
+        missing = [name for name in ("__eq__", "__hash__", "__repr__") if vars(kind).get(name) is None]
+        made = dataclasses.dataclass(kind, eq=False, repr=False, **options)
+        for name in missing:
+            setattr(made, name, _later(made, name))
+        return made
+
+
+_OTHERWISE = {"eq", "repr", "order", "unsafe_hash"}
+"""Options that say otherwise how classes are compared, hashed or shown."""
+
+
+def _later(owner: Any, name: str) -> Callable[..., Any]:
+    """A method of a class that has Python write it when it is called, and takes the place of itself."""
+
+    def method(self: Any, *others: object) -> Any:
+        written = _in_python(owner, name)
+        if vars(owner)[name] is method:
+            setattr(owner, name, written)
+        return written(self, *others)
+
+    return method
+
+
+@cache
+def _in_python(owner: Any, name: str) -> Any:
+    """A method as Python writes it for a class of these fields."""
+    alike: dict[str, Any] = {
+        one.name: dataclasses.field(compare=one.compare, hash=one.hash, repr=one.repr) for one in fields(owner)
+    }
+    alike["__annotations__"] = dict.fromkeys(alike, Any)
+    asked = {"repr": name == "__repr__", "eq": name == "__eq__", "unsafe_hash": name == "__hash__"}
+    return getattr(dataclasses.dataclass(init=False, **asked)(type(owner.__name__, (), alike)), name)
 
 
 class Record:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from meshwright.cli.command import summary_of, typer_command
 from meshwright.cli.output import Output
 from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.request import Request
+from meshwright.records import dataclass
 
 GROUPS = {
     "models": "The models known by name.",

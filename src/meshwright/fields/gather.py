@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.records import dataclass
 
 T = TypeVar("T")
 

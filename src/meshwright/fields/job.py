@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.failures import FailureSpec
@@ -24,6 +23,7 @@ from meshwright.fields.kinds import (
     Whole,
 )
 from meshwright.fields.power import CarbonIntensity, Watts
+from meshwright.records import dataclass
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from meshwright.records import plain
+from meshwright.records import dataclass, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from meshwright.records import dataclass
 from meshwright.schedules.kinds import WEIGHTED, Kind
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Bool, Int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 from meshwright.estimate.result import StepEstimate
+from meshwright.records import dataclass
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 

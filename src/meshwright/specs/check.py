@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypeVar, Union, get_args
 
 from meshwright.errors import InputError, Problem
+from meshwright.records import dataclass
 
 
 @dataclass(slots=True)

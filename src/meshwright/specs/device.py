@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from meshwright.records import dataclass
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 

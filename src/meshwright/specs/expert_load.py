@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.errors import InputError, Problem
+from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.model import ModelSpec
 

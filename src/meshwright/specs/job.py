@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

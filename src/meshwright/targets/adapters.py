@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
+from meshwright.records import dataclass
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.key_text import key_text, leaves, yaml_value
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.records import dataclass
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, marked

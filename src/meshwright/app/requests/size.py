@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
@@ -11,6 +10,7 @@ from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.kinds import Duration, FieldKind, Number, OutputFile
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
+from meshwright.records import dataclass
 
 if TYPE_CHECKING:
     from meshwright.specs.device import DeviceSpec

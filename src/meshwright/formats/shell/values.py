@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from meshwright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

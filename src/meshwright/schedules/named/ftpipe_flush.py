@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.named.ftpipe import FTPipe
 from meshwright.schedules.ordered import Updates

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.zero_bubble import ListedSchedule
 from meshwright.schedules.parameters import flag

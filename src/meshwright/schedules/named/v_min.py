@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.schedules.named.building_blocks import BlockSchedule, Offsets
 from meshwright.schedules.parameters import flag
 

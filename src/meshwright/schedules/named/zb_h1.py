@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.named.zero_bubble import SPLIT, ListedSchedule, split_alternating
 from meshwright.schedules.table import ScheduleTable

@@ -5,8 +5,7 @@ Source: torchtitan/models/*/__init__.py of torchtitan 0.3.0 (2026-11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.records import dataclass
 from meshwright.specs.model import ModelSpec
 
 
