@@ -12,6 +12,8 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
+from meshwright.fields.job import JobFields
+from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.targets import TARGETS
@@ -622,3 +624,15 @@ def test_copies_of_hybrid_shard_are_the_nodes_of_the_command(tmp_path: Path, sta
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{start} train sft.yaml\n".replace("py train", "py"))
     report = check(source=tmp_path / "run.sh", gpus="2x8xH100", search=False)
     assert ".hsdp8." in str(report.name)
+
+
+@pytest.mark.parametrize("target", ["axolotl", "llamafactory"])
+@pytest.mark.parametrize("packing", ["pack", "pad", "bins"])
+def test_sequences_of_unlike_lengths_share_rows_as_the_trainers_pack_them(target: str, packing: str) -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", lora="r=16", lengths="lognormal:mean=512,sigma=1,max=4096")
+    one = plan_question("dp8.z2.mbs2.rc-full", replace(fields, packing=packing)).job
+    problems = TARGETS[target].problems(one)
+    assert [problem.fix for problem in problems] == ([] if packing == "pack" else ["use --packing pack"])
+    if packing == "pack":
+        key = {"axolotl": "sample_packing: true", "llamafactory": "packing: true"}[target]
+        assert any(key in text for text in written(target, one).values())

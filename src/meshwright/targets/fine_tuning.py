@@ -18,7 +18,7 @@ from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import deepspeed, fsdp, hugging_face, overrides
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
-from meshwright.targets.sayable import Plan, Rule
+from meshwright.targets.sayable import Plan, Rule, only
 
 AS_LOADED = (
     fsdp.ALL_IN_16_BITS.name,
@@ -27,6 +27,8 @@ AS_LOADED = (
 )
 """Names of the formats of weights that are loaded in 16 bits and trained so: a question leaves the messages out, and of
 optimizers with formats of their own the moments."""
+PACKED = only((), "pack", why="samples share rows of one length", fix="use --packing pack")
+"""How sequences of unlike lengths fill rows: a row holds as many as fit."""
 ENGINE = "deepspeed"
 """The key that names a file of DeepSpeed."""
 _SEES = re.compile(

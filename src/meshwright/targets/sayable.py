@@ -234,7 +234,7 @@ def settings_of(job: Job, found: Homogeneous) -> dict[str, object]:
         "shapes": pipeline.shapes,
         "optimizer": workload.optimizer,
         "training": workload.training,
-        "sequence_lengths": workload.sequence_lengths,
+        "sequence_lengths": workload.packing if workload.sequence_lengths else (),
         "loss_tiles": workload.loss_tiles,
         "mlp_tiles": workload.mlp_tiles,
         "attention_kernel": workload.attention_kernel,
@@ -296,6 +296,7 @@ def setting_problems(
 
 
 _WORDS = {
+    "sequence_lengths": "packing of sequences",
     "tensor.sequence_parallel": "sequence parallelism",
     "tensor.overlap": "overlap of tensor-parallel traffic",
     "context.kinds": "the kind of context parallelism",

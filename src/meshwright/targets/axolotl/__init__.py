@@ -50,6 +50,7 @@ SAYS = (
         "expert.ep": only(1, why="experts are on every rank"),
         "offload.tier": ANY,
         "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED),
+        "sequence_lengths": fine_tuning.PACKED,
     }
 )
 _FREER = ("data.replicate", "data.reshard", "offload.weights")
@@ -115,6 +116,13 @@ RULES = (
         fix="use z3",
         source=_SCHEMA,
     ),
+    Rule(
+        field="sequence_lengths",
+        holds=lambda plan: not plan.workload.sequence_lengths or _packed(plan),
+        why="samples are packed with flash attention, and not in a ring of several of them",
+        fix="use flash attention and micro-batches of one",
+        source=_SCHEMA,
+    ),
     fsdp.offloads_shards(_SCHEMA, why="weights that every rank holds whole are not offloaded", fix="use fsdp, or z3"),
 )
 
@@ -128,7 +136,7 @@ def configuration(plan: Plan) -> Keys:
     flat: Keys = {
         "datasets": DATASETS,
         "sequence_len": plan.workload.seq_len,
-        "sample_packing": plan.workload.attention_kernel != "materialised" and not _several_in_a_ring(plan),
+        "sample_packing": _packed(plan),
         "micro_batch_size": plan.found.pipeline.micro_batch,
         "gradient_accumulation_steps": plan.found.pipeline.num_micro_batches,
         "gradient_checkpointing": plan.recomputed,
@@ -215,9 +223,10 @@ def _attention(plan: Plan) -> str:
     return "sdpa" if plan.precision.activations == "fp32" else "flash_attention_2"
 
 
-def _several_in_a_ring(plan: Plan) -> bool:
-    """Packed sequences go round a ring one at a time."""
-    return plan.strategy.cp > 1 and plan.found.pipeline.micro_batch > 1
+def _packed(plan: Plan) -> bool:
+    """Whether samples share rows: with flash attention, and round a ring one at a time."""
+    several_in_a_ring = plan.strategy.cp > 1 and plan.found.pipeline.micro_batch > 1
+    return plan.workload.attention_kernel != "materialised" and not several_in_a_ring
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -31,7 +31,8 @@ _OF_DEEPSPEED = (
     *("recompute.kind", "optimizer", "attention_kernel", "loss_tiles", "tuning"),
 )
 SAYS = {name: deepspeed.SAYS[name] for name in (*_OF_DEEPSPEED, *seeing.BESIDE)} | {
-    "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED)
+    "precision": only("bf16", "fp16", "fp32", *fine_tuning.AS_LOADED),
+    "sequence_lengths": fine_tuning.PACKED,
 }
 _SEEN = frozenset(
     (
