@@ -131,14 +131,18 @@ def score_table(title: str, scores: Iterable[Score]) -> Table:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; the first column and notes to the left, the others to the right."""
-    sides = ["---" if at == 0 or heading == "note" else "---:" for at, heading in enumerate(headings)]
+    """A table in Markdown; the first column and words to the left, numbers to the right."""
+    sides = ["---" if at == 0 or heading in _WORDS else "---:" for at, heading in enumerate(headings)]
     lines = [
         "| " + " | ".join(headings) + " |",
         f"|{'|'.join(sides)}|",
         *("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows),
     ]
     return "\n".join(lines)
+
+
+_WORDS = frozenset(("note", "metric", "what", "plan", "as published", "source", "likely reason"))
+"""Headings of columns that hold words."""
 
 
 def _percent(value: float | None, *, sign: bool = False, digits: int = 1) -> str:
