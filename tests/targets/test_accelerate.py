@@ -104,3 +104,13 @@ def test_a_key_of_several_tables_has_the_line_of_its_own(tmp_path: Path) -> None
     places = {one.option: one.place for one in report.launch.said}
     of = [places[f"zero_optimization.offload_{what}.device"] for what in ("optimizer", "param")]
     assert of == ["ds.json:6", "ds.json:8"]
+
+
+def test_shards_sum_gradients_in_the_format_of_products_and_copies_do_not(tmp_path: Path) -> None:
+    """A file of shards is told to sum in bf16, which can be stated; copies have no way to."""
+    report = checked(tmp_path, None)
+    assert any("--reduce-dtype bf16" in note for note in report.warnings)
+    stated = check("qwen3-0.6b", cluster="8xH100", source=tmp_path / "around.yaml", search=False, reduce_dtype="bf16")
+    assert report.inputs is not None
+    assert stated.inputs is not None
+    assert (report.inputs.workload.precision.reduce, stated.inputs.workload.precision.reduce) == ("fp32", "bf16")

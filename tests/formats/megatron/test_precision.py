@@ -15,7 +15,7 @@ from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated
 from tests.formats.jobs import job
 
 UNSAID = ("int8", "tf32")
-"""Recipes that no option asks for: the first is refused, the second is what fp32 is on devices that have it."""
+"""Recipes that no option asks for."""
 
 
 def through_flags(recipe: Precision) -> MegatronFlags:
@@ -55,6 +55,7 @@ def test_gradients_and_dispatch_of_scripts_are_read() -> None:
     ("recipe", "what"),
     [
         (PRECISIONS["int8"], "products in int8"),
+        (PRECISIONS["tf32"], "products in tf32"),
         (stated(PRECISIONS["bf16"], {"main_copy": "none"}), "no main copies"),
         (stated(PRECISIONS["fp8"], {"gather_dtype": "fp8"}), "weights on the network in fp8"),
         (stated(PRECISIONS["bf16"], {"dispatch_dtype": "fp8"}), "tokens sent to experts in fp8-block"),

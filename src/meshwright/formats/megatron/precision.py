@@ -64,7 +64,9 @@ class _Said:
             self.flags += _LOW[compute]
             if self.base == "fp32":
                 self.refuse("compute", "8- and 4-bit recipes need bf16 or fp16")
-        elif compute not in (self.base, "tf32"):
+        elif compute == "tf32":
+            self.refuse("compute", "no option says it: PyTorch multiplies fp32 in fp32 by default", "use fp32")
+        elif compute != self.base:
             self.refuse("compute", f"GEMMs compute in the format of the activations, {self.base}, or below it")
 
     def weights(self) -> None:

@@ -71,6 +71,13 @@ RULES = (
         fix="use bf16",
         source=_DIVISION,
     ),
+    Rule(
+        field="precision",
+        holds=lambda plan: plan.sharded or plan.precision.reduce != "bf16",
+        why="whole copies (DDP) sum gradients in the format of the weights, which are fp32",
+        fix="use fsdp, or bf16",
+        source=_SOURCE,
+    ),
     fsdp.context_shards(_SOURCE, why="context parallelism needs FSDP2"),
     Rule(
         field="data.shard",

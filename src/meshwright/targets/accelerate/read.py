@@ -126,6 +126,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
     if not trainer.dtype and reader.get("mixed_precision") is None:
         notes = (*notes, "no number format is said: mixed_precision no, the default of Accelerate, is assumed")
+    if sharded and own is None and dtype == "bf16" and world > 1:
+        notes = (
+            *notes,
+            "FSDP sums gradients in bf16 with mixed_precision bf16; --reduce-dtype bf16 prices that, not fp32",
+        )
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes, started=_started(reader))

@@ -192,7 +192,7 @@ def _of_train_step(reader: KeyReader) -> dict[str, Any]:
     if precision is not None and precision not in PRECISIONS:
         reader.refuse("DTYPE", precision, f"{', '.join(PRECISIONS)} can be planned", "use bf16")
         precision = None
-    if optimizer is not None and optimizer not in OPTIMIZERS:
+    if optimizer is not None and str(optimizer).partition(":")[0] not in OPTIMIZERS:
         reader.refuse("OPTIMIZER", optimizer, f"{', '.join(OPTIMIZERS)} can be planned", "use adam")
         optimizer = None
     stated = {"optimizer": optimizer, "attention_kernel": reader.get("ATTENTION")}

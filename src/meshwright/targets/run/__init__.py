@@ -45,7 +45,16 @@ _COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
 def _refused(job: Job) -> tuple[Problem, ...]:
     # A plan of unlike stages has no row; `run` takes its file.
     row = row_of(job.plan, job.model)
-    return () if row is None else tuple(unrunnable_settings(row))
+    found = () if row is None else tuple(unrunnable_settings(row))
+    return (*found, _LENGTHS) if job.workload.sequence_lengths else found
+
+
+_LENGTHS = Problem(
+    what="lengths of sequences",
+    why="a row is one sequence of --seq tokens",
+    fix="leave --lengths out",
+    field="lengths",
+)
 
 
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
