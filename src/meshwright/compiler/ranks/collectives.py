@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from meshwright.compiler.narrow_sums import over_ranks
 
 BUCKET_BYTES = 1 << 28
 """Most bytes of whole arrays that one collective moves, unless a single one is larger; they are copied for it."""
@@ -22,7 +25,7 @@ def summed(values: Sequence[Any], axes: Axes) -> list[Any]:
         values: the values of this rank.
         axes: the axes of the mesh of the ranks.
     """
-    return list(jax.lax.psum(list(values), axes)) if values else []
+    return list(over_ranks(lambda held: jax.lax.psum(held, axes), list(values))) if values else []
 
 
 def scattered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, ranks: int, *, flat: bool) -> list[Any]:
@@ -37,14 +40,14 @@ def scattered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, rank
     """
     if not flat:
         return [
-            jax.lax.psum_scatter(value, axes, scatter_dimension=dimension, tiled=True)
+            over_ranks(partial(jax.lax.psum_scatter, axis_name=axes, scatter_dimension=dimension, tiled=True), value)
             for value, dimension in zip(values, dimensions, strict=True)
         ]
 
     def move(bucket: list[int]) -> list[Any]:
         rows = [_rows(values[at], dimensions[at], ranks) for at in bucket]
         joined = jnp.concatenate([row.reshape(ranks, -1) for row in rows], axis=1)
-        own = jax.lax.psum_scatter(joined, axes, scatter_dimension=0, tiled=False)
+        own = over_ranks(partial(jax.lax.psum_scatter, axis_name=axes, scatter_dimension=0, tiled=False), joined)
         parts = jnp.split(own, np.cumsum([row[0].size for row in rows])[:-1])
         return [part.reshape(row.shape[1:]) for part, row in zip(parts, rows, strict=True)]
 

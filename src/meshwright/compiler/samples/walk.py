@@ -22,6 +22,7 @@ from jax._src.source_info_util import user_context
 from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, CHECKPOINTS, holds, is_dropped, opened, piece
+from meshwright.compiler.narrow_sums import over_ranks
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.blocks import in_blocks
 from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
@@ -196,7 +197,7 @@ class Walk:
         """A sum taken over the ranks; anything else as it is."""
         if value.placement != SUM:
             return value
-        return RankValue(jax.lax.psum(value.value, self.axes), WHOLE)
+        return RankValue(over_ranks(lambda held: jax.lax.psum(held, self.axes), value.value), WHOLE)
 
     def summand(self, value: RankValue) -> RankValue:
         """A value that all ranks hold as a sum: the first rank's share is all of it."""
