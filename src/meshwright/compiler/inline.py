@@ -178,6 +178,22 @@ def programs_in(value: Any) -> list[core.Jaxpr]:
     return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]
 
 
+def with_programs(value: Any, rewrite: Callable[[core.ClosedJaxpr | core.Jaxpr], Any]) -> Any:
+    """A parameter of an equation with other programs in it; one that holds none as it is.
+
+    Args:
+        value: the value of the parameter.
+        rewrite: the function from a program to the one in its place.
+    """
+    if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
+        return rewrite(value)
+    if not (isinstance(value, tuple | list) and programs_in(value)):
+        return value
+    found = [with_programs(one, rewrite) for one in value]
+    # Solvers of linear systems hold theirs in a tuple with names.
+    return value._make(found) if hasattr(value, "_make") else type(value)(found)
+
+
 def reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn], *, by_gradient: bool = False) -> set[Any]:
     """Values that depend on some others, which are among them.
 

@@ -53,6 +53,11 @@ def test_loops_and_branches_are_gone_through() -> None:
     check(looped, drawn(5, 3), drawn(3, 4))
 
 
+def test_solvers_keep_the_names_of_their_programs() -> None:
+    matrix = drawn(3, 3) + 3 * jnp.eye(3)
+    check(lambda a, b: gradient(jnp.linalg.solve(a, b), drawn(4, 2)), matrix, drawn(3, 4), transposes=True)
+
+
 def test_what_is_transposed_otherwise_or_read_twice_stays() -> None:
     check(
         lambda a, b: jnp.einsum("bij,bjk->bik", a, b).transpose(1, 0, 2),

@@ -46,6 +46,43 @@ def test_derivatives_of_their_own_under_a_users_mesh(activation: Any, method: An
     assert difference(arrays(found), arrays(expected)) < 1e-5
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("method", [mw.DataParallel(num_micro_batches=2), mw.PipeshardParallel(num_stages=2)])
+def test_a_shard_map_that_only_rules_for_derivatives_have(method: Any, *, ahead: bool) -> None:
+    """Nothing of the step as it is traced names a mesh; what its rules read when they are asked for does."""
+    mesh = jax.make_mesh((2,), ("ranks",), (AxisType.Auto,), devices=jax.devices()[:2])
+
+    def each(run: Any, *given: Any, out: Any) -> Any:
+        return jax.shard_map(run, mesh=mesh, in_specs=P("ranks"), out_specs=out)(*given)
+
+    @jax.custom_vjp
+    def product(x: Any, weight: Any) -> Any:
+        return x @ weight
+
+    def kept(x: Any, weight: Any) -> Any:
+        made = each(lambda rows: rows @ weight, x, out=P("ranks")) if ahead else x @ weight
+        return made, (x, weight)
+
+    def back(held: Any, slope: Any) -> Any:
+        x, weight = held
+        summed = each(lambda rows, own: jax.lax.psum(rows.T @ own, "ranks"), x, slope, out=P())
+        return slope @ weight.T, x.T @ slope if ahead else summed
+
+    product.defvjp(kept, back)
+
+    def step(params: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            hidden = jnp.tanh(product(batch["x"], params[0]["w"]))
+            return cross_entropy(forward(params[1:], hidden), batch["y"])
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return sgd(params, grads), value
+
+    params, batch = mlp(*CLASSIFIER), classified()
+    found = mw.parallelize(step, method=method)(params, batch)
+    assert difference(arrays(found), arrays(jax.jit(step)(params, batch))) < 1e-5
+
+
 @pytest.mark.parametrize("method", [mw.DataParallel(), mw.Zero3Parallel(), mw.PipeshardParallel(num_stages=2)])
 def test_a_derivative_whose_own_backward_is_a_shard_map_over_fewer_devices(method: Any) -> None:
     """A product split over columns, as Megatron writes it: it computes, and its backward sums, on four devices."""

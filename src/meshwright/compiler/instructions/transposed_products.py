@@ -8,9 +8,10 @@ of a decoder then take twice the time. The product of samples and slopes is the 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from jax.extend import core
+
+from meshwright.compiler.inline import with_programs
 
 
 def without_transposed_products(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -33,19 +34,15 @@ def _rewritten(jaxpr: core.Jaxpr) -> core.Jaxpr:
             instead |= {id(eqn): _swapped(product, eqn), id(product): None}
     kept = [one for eqn in jaxpr.eqns if (one := instead.get(id(eqn), eqn)) is not None]
     return jaxpr.replace(
-        eqns=[eqn.replace(params={key: _within(held) for key, held in eqn.params.items()}) for eqn in kept]
+        eqns=[
+            eqn.replace(params={key: with_programs(held, _within) for key, held in eqn.params.items()}) for eqn in kept
+        ]
     )
 
 
-def _within(held: Any) -> Any:
-    """A parameter, the programs in it rewritten."""
-    if isinstance(held, core.ClosedJaxpr):
-        return without_transposed_products(held)
-    if isinstance(held, core.Jaxpr):
-        return _rewritten(held)
-    if isinstance(held, tuple | list) and any(isinstance(one, core.ClosedJaxpr | core.Jaxpr) for one in held):
-        return type(held)(map(_within, held))
-    return held
+def _within(program: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr | core.Jaxpr:
+    closed = isinstance(program, core.ClosedJaxpr)
+    return without_transposed_products(program) if closed else _rewritten(program)
 
 
 def _is_transposed(product: core.JaxprEqn, transpose: core.JaxprEqn) -> bool:

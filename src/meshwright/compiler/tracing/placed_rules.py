@@ -14,13 +14,15 @@ from jax._src.core import extend_axis_env_nd
 from jax.extend import core, linear_util
 from jax.sharding import AbstractMesh, AxisType, use_abstract_mesh
 
-from meshwright.compiler.inline import holds, programs_of
+from meshwright.compiler.inline import holds, programs_of, with_programs
 from meshwright.compiler.tracing.users_mesh import mesh_of_user
 
 _NONE = AbstractMesh((), ())
 _RANK: ContextVar[Mapping[str, Any] | None] = ContextVar("rules_of_a_rank", default=None)
 """Parameters of the `shard_map` whose equations are read."""
 
+PLACING = ("sharding_constraint", "shard_map")
+"""Equations that name a mesh."""
 _TYPES = ("pvary", "pcast")
 """Equations of types that only `shard_map` knows."""
 
@@ -36,6 +38,26 @@ def rules_unplaced(params: Mapping[str, Any], retraced: Retraced) -> dict[str, A
         retraced: a program without the types and equations that name a mesh.
     """
     return {key: _RULES[key](held, retraced) if key in _RULES else held for key, held in params.items()}
+
+
+def with_rules_unplaced(jaxpr: core.Jaxpr, retraced: Retraced) -> core.Jaxpr:
+    """A program without a `shard_map` whose rules for derivatives read without one, too; else it stays as it is.
+
+    Args:
+        jaxpr: the program, which is differentiated later.
+        retraced: a program without the types and equations that name a mesh.
+    """
+
+    def inside(program: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr | core.Jaxpr:
+        if isinstance(program, core.ClosedJaxpr):
+            return core.ClosedJaxpr(with_rules_unplaced(program.jaxpr, retraced), program.consts)
+        return with_rules_unplaced(program, retraced)
+
+    def read(eqn: core.JaxprEqn) -> core.JaxprEqn:
+        params = {key: with_programs(held, inside) for key, held in eqn.params.items()}
+        return eqn.replace(params=rules_unplaced(params, retraced))
+
+    return jaxpr.replace(eqns=[read(eqn) if holds(eqn, "custom_vjp_call") else eqn for eqn in jaxpr.eqns])
 
 
 @contextmanager
@@ -106,6 +128,8 @@ def _forward(rule: Any, retraced: Retraced) -> Any:
     def read(*zeros: Any) -> tuple[Any, ...]:
         with _traced_under(mesh), _traced_as_rank(rank):
             jaxpr, consts, *rest = rule.call_wrapped(*zeros)
+        if mesh is None and rank is None and not _is_placed(jaxpr):
+            return jaxpr, consts, *rest
         with use_abstract_mesh(_NONE):
             made = around.copy().run(retraced, core.ClosedJaxpr(jaxpr, consts))
         return made.jaxpr, made.consts, *rest
@@ -123,13 +147,17 @@ def _backward(rule: Any, retraced: Retraced) -> Any:
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given]
         with _traced_under(mesh):
             traced, shape = jax.make_jaxpr(lambda *own: rule.call_wrapped(*own), return_shape=True)(*shapes)
-        if mesh is None and not any(holds(eqn, "shard_map") for eqn in traced.jaxpr.eqns):
+        if mesh is None and not _is_placed(traced.jaxpr):
             return rule.call_wrapped(*given)
         with use_abstract_mesh(_NONE):
             made = around.copy().run(retraced, traced)
         return jax.tree.unflatten(jax.tree.structure(shape), core.jaxpr_as_fun(made)(*given))
 
     return linear_util.wrap_init(read, debug_info=rule.debug_info)
+
+
+def _is_placed(jaxpr: core.Jaxpr) -> bool:
+    return any(holds(eqn, name) for eqn in jaxpr.eqns for name in PLACING)
 
 
 @contextmanager

@@ -20,11 +20,17 @@ from jax._src.source_info_util import user_context
 from jax.extend import core
 from jax.sharding import AbstractMesh, Sharding
 
-from meshwright.compiler.inline import CALLS, programs_of
+from meshwright.compiler.inline import CALLS, programs_of, with_programs
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.tracing.named_axes import ALONE, is_alone
-from meshwright.compiler.tracing.placed_rules import is_of_one_rank, rules_of_rank, rules_unplaced
+from meshwright.compiler.tracing.placed_rules import (
+    PLACING,
+    is_of_one_rank,
+    rules_of_rank,
+    rules_unplaced,
+    with_rules_unplaced,
+)
 from meshwright.compiler.tracing.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 
@@ -55,7 +61,6 @@ def _with_alone(axes: Collection[str]) -> Iterator[None]:
         _ALONE.reset(token)
 
 
-PLACING = ("sharding_constraint", "shard_map")
 SAME = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast")
 """Equations whose result is their operand: hints, and casts between types that only `shard_map` knows."""
 PLAIN: Mapping[str, Callable[..., Any]] = {
@@ -96,7 +101,10 @@ def unplaced(
     """
     if not meshed and not alone and not _holds(closed.jaxpr, lambda eqn: eqn.primitive.name in PLACING):
         # vmap with named axes makes such sums, too.
-        return core.ClosedJaxpr(_summed(closed.jaxpr), closed.consts) if _holds(closed.jaxpr, _sums) else closed
+        jaxpr = _summed(closed.jaxpr) if _holds(closed.jaxpr, _sums) else closed.jaxpr
+        if differentiated and _holds(jaxpr, lambda eqn: eqn.primitive.name == "custom_vjp_call"):
+            jaxpr = with_rules_unplaced(jaxpr, _rule)
+        return closed if jaxpr is closed.jaxpr else core.ClosedJaxpr(jaxpr, closed.consts)
     if differentiated:
         _check_rules(closed.jaxpr)
     with mesh_aside(), _with_alone(alone):
@@ -177,22 +185,25 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
         loss = _retraced(core.ClosedJaxpr(eqn.params["loss"], ()))
         values, gradients = bind_gradient(loss, read, eqn.params["wrt"])
         return [*values, *gradients]
-    params = {key: None if isinstance(held, Sharding) else _retraced(held) for key, held in eqn.params.items()}
-    params = rules_unplaced(params, _retraced)
+    params = {
+        key: None if isinstance(held, Sharding) else with_programs(held, _retraced) for key, held in eqn.params.items()
+    }
+    params = rules_unplaced(params, _rule)
     made = eqn.primitive.bind(*read, **eqn.primitive.get_bind_params(params))
     return list(made) if eqn.primitive.multiple_results else [made]
 
 
-def _retraced(held: Any) -> Any:
+def _retraced(held: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr | core.Jaxpr:
     """A body of a loop or branch likewise."""
     if isinstance(held, core.ClosedJaxpr):
         return _traced(partial(_evaluated, held.jaxpr, consts=held.consts), held.jaxpr.invars)
-    if isinstance(held, core.Jaxpr):
-        made = _retraced(core.ClosedJaxpr(held, ()))
-        return held if made.consts else made.jaxpr
-    if isinstance(held, tuple | list) and any(isinstance(one, core.ClosedJaxpr | core.Jaxpr) for one in held):
-        return type(held)([_retraced(one) for one in held])
-    return held
+    made = _retraced(core.ClosedJaxpr(held, ()))
+    return held if made.consts else made.jaxpr
+
+
+def _rule(traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The program of a rule for derivatives likewise."""
+    return _with_sums(_retraced(traced))
 
 
 def _summed(jaxpr: core.Jaxpr) -> core.Jaxpr:
@@ -207,18 +218,12 @@ def _summed(jaxpr: core.Jaxpr) -> core.Jaxpr:
                 for read, made in zip(eqn.invars, eqn.outvars, strict=True)
             ]
         else:
-            eqns.append(eqn.replace(params={key: _with_sums(held) for key, held in eqn.params.items()}))
+            eqns.append(eqn.replace(params={key: with_programs(held, _with_sums) for key, held in eqn.params.items()}))
     return jaxpr.replace(eqns=eqns)
 
 
-def _with_sums(held: Any) -> Any:
-    if isinstance(held, core.ClosedJaxpr):
-        return core.ClosedJaxpr(_summed(held.jaxpr), held.consts)
-    if isinstance(held, core.Jaxpr):
-        return _summed(held)
-    if isinstance(held, tuple | list) and any(isinstance(one, core.ClosedJaxpr | core.Jaxpr) for one in held):
-        return type(held)([_with_sums(one) for one in held])
-    return held
+def _with_sums(held: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr | core.Jaxpr:
+    return core.ClosedJaxpr(_summed(held.jaxpr), held.consts) if isinstance(held, core.ClosedJaxpr) else _summed(held)
 
 
 def _mapped(eqn: core.JaxprEqn, read: Sequence[Any]) -> list[Any]:
