@@ -122,3 +122,10 @@ def test_adapters_that_fit_no_trainers_memory_may_fit_under_unsloth(capsys: pyte
     (option,) = (one["option"] for one in repairs if one["option"].startswith("--software"))
     assert option == "--software unsloth --loss-tiles 4"
     assert main([*asked, *option.split(), "--json"]) == 0
+
+
+def test_experts_in_4_bits_are_a_repair_where_one_trainer_stores_them() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("qwen3-30b-a3b", gpus="2xRTX4090", lora="r=16", seq_len=2048, global_batch=8)
+    run_by = {one.option: one.run_by for one in caught.value.repairs}
+    assert run_by["--lora r=16,base=nf4"] == ("axolotl",)

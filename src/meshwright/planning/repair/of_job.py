@@ -21,7 +21,7 @@ from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs, with_offload
 from meshwright.planning.repair.of_tiles import in_pieces_beside_adapters, in_tiles, pieces_option
 from meshwright.planning.repair.of_tuning import Otherwise, lighter, under_unsloth
-from meshwright.planning.repair.trained import trained_by_some
+from meshwright.planning.repair.trained import as_trained, trained_by_some
 from meshwright.planning.run_by import few, run_by
 from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
@@ -307,18 +307,28 @@ def _adapters(
 ) -> Repairs:
     """Adapters beside frozen weights on the same devices, if need be with the loss in pieces, weights in host memory or
     on more devices, of which what was asked for needs `enough`; in plans that a trainer runs."""
-    last: Repairs = iter(())
-    for option, text, tuned, workload in tried:
+    beside: dict[str, list[Repairs]] = {}
+    made = (
+        (option, text, model, workload)
+        for option, text, tuned, workload in tried
+        for model in as_trained(tuned, workload, software_given=software_given)
+    )
+    for option, text, tuned, workload in made:
         trained = trained_by_some(space_for, tuned, workload, software_given=software_given)
-        found = best_plan(tuned, cluster, workload, trained)
+        try:
+            found = best_plan(tuned, cluster, workload, trained)
+        except UnsupportedError:  # no trainer makes these
+            continue
         if found:
             yield job_repair(option, text, found, changes_training=True)
             return
         pieces = () if software_given else _loss_in_pieces(tuned, workload, cluster, space_for)
-        last = _beside(option, text, itertools.chain(pieces, _elsewhere(tuned, workload, cluster, trained)))
-    for one in last:
-        if one.devices < enough:
-            yield one
+        more = itertools.chain(pieces, _elsewhere(tuned, workload, cluster, trained))
+        beside.setdefault(option, []).append(_beside(option, text, more))
+    for repairs in [*beside.values()][-1] if beside else ():
+        if fewer := [one for one in repairs if one.devices < enough]:
+            yield from fewer
+            return
 
 
 def _loss_in_pieces(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:

@@ -15,8 +15,34 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
 from meshwright.targets import FINE_TUNING, TARGETS
+from meshwright.targets.contract import Target
+
+
+def as_trained(model: ModelSpec, workload: Workload, *, software_given: bool = False) -> tuple[ModelSpec, ...]:
+    """A model with the adapters that trainers make of those asked for: of experts that are parameters most make none.
+
+    Args:
+        model: the model with adapters, as they were asked for.
+        workload: the step.
+        software_given: whether its framework was stated.
+    """
+    lora = model.lora
+    if lora is None or not model.is_moe:
+        return (model,)
+    trainers = _trainers(model, workload, software_given=software_given)
+    made = dict.fromkeys([*(one.adapted(model, lora) for one in trainers), lora])
+    return tuple(replace(model, tuning=Tuning(lora=one)) for one in made)
+
+
+def _trainers(model: ModelSpec, workload: Workload, *, software_given: bool) -> list[Target]:
+    """Trainers that run on a step's framework; all of them where that was stated and is the own of none."""
+    base = model.lora.base if model.lora is not None else None
+    named = [TARGETS[name] for name in FINE_TUNING]
+    found = [one for one in named if software_of(one, base) == workload.software.partition("@")[0]]
+    return named if software_given and not found else found
 
 
 def trained_by_some(
@@ -30,10 +56,7 @@ def trained_by_some(
         workload: the step.
         software_given: the framework was stated, and prices whatever any trainer runs where it is the own of none.
     """
-    base = model.lora.base if model.lora is not None else None
-    named = [TARGETS[name] for name in FINE_TUNING]
-    trainers = [one for one in named if software_of(one, base) == workload.software.partition("@")[0]]
-    trainers = named if software_given and not trainers else trainers
+    trainers = _trainers(model, workload, software_given=software_given)
 
     def refuses(job: Job) -> tuple[Problem, ...]:
         first: tuple[Problem, ...] = ()
