@@ -61,7 +61,7 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
     return mixed_search(inputs, request, aim).answer()
 
 
-def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> MixedSearch:
+def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST, *, repairs: bool = True) -> MixedSearch:
     """The best plans of a model on a cluster of several groups, or of one that parallelizers plan slices for.
 
     Args:
@@ -69,6 +69,7 @@ def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -
         request: parallelizers that plan slices of the model, our own search where there are none; limits of every
             stage; how many plans.
         aim: time, memory or cost, and their limits; every used device counts at its own price.
+        repairs: whether what would fit is planned where nothing does.
 
     Returns:
         The plans, best first, and what they are compared with.
@@ -99,7 +100,7 @@ def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -
         notes = [Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes]
     else:
         pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, spaces.asked_for).pins)
-        source = NativeSource(inputs, partial(spaces.under, refuses), pinned=pinned, refuses=refuses)
+        source = NativeSource(inputs, partial(spaces.under, refuses), pinned=pinned, refuses=refuses, repairs=repairs)
 
     def usual() -> Launcher | None:
         return None if named else _usual_launcher(inputs.cluster, spaces.under)

@@ -88,7 +88,7 @@ def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | N
     option, _, lora = repair.option.partition(" ")
     if option != "--lora":
         return repair
-    found = _best(_tried(replace(request, job=replace(request.job, lora=lora)), aim), aim)
+    found = _best(_tried(replace(request, job=replace(request.job, lora=lora)), aim, repairs=False), aim)
     if found is None:
         return None
     best, search = found
@@ -107,8 +107,8 @@ def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | N
     )
 
 
-def _tried(request: PlanRequest, aim: Aim) -> list[_Tried]:
-    """What each trainer runs, or those that there was time for."""
+def _tried(request: PlanRequest, aim: Aim, *, repairs: bool = True) -> list[_Tried]:
+    """What each trainer runs, or those that there was time for; repairs of the first that runs none, where wanted."""
     tried: list[_Tried] = []
     as_stated = running(FINE_TUNING, request.job)
     own = replace(request, job=replace(request.job, software=None))
@@ -116,7 +116,9 @@ def _tried(request: PlanRequest, aim: Aim) -> list[_Tried]:
         if tried and spent():
             break  # what was found until then is the answer
         beside = trainer not in as_stated
-        tried.append(replace(_under(trainer, own if beside else request, aim), beside=beside))
+        first = not beside and all(one.infeasible is None for one in tried if not one.beside)
+        under = _under(trainer, own if beside else request, aim, repairs=repairs and first)
+        tried.append(replace(under, beside=beside))
     return tried
 
 
@@ -126,11 +128,11 @@ def _best(tried: Sequence[_Tried], aim: Aim) -> tuple[TrainerPlan, MixedSearch] 
     return min(found, key=lambda pair: aim.rank(offer_of(pair[1].best)), default=None)
 
 
-def _under(trainer: str, request: PlanRequest, aim: Aim) -> _Tried:
+def _under(trainer: str, request: PlanRequest, aim: Aim, *, repairs: bool) -> _Tried:
     """A search for one trainer, on the groups that can be used."""
     try:
         own, _ = usable_islands(job_inputs(priced_as(request.job, trainer)), request.tolerance)
-        search = mixed_search(own, replace(request, target=trainer), aim)
+        search = mixed_search(own, replace(request, target=trainer), aim, repairs=repairs)
     except InfeasibleError as error:
         return _Tried(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])), infeasible=error)
     except (InputError, UnsupportedError) as error:

@@ -83,6 +83,7 @@ class NativeSource:
         *,
         pinned: bool | None = None,
         refuses: Refusals | None = None,
+        repairs: bool = True,
     ) -> None:
         """Price nothing yet.
 
@@ -92,6 +93,7 @@ class NativeSource:
             effort: how much is looked at.
             pinned: whether the user pinned an axis, where the space is narrower for other reasons too; None where not.
             refuses: what a target refuses of a plan, where plans are asked for that it starts.
+            repairs: whether what would fit is planned where nothing does.
 
         Raises:
             InputError: no group allows what is pinned.
@@ -99,7 +101,7 @@ class NativeSource:
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
-        self.effort = effort
+        self.effort, self._repairs = effort, repairs
         self.pinned = bool(self.space.pins) if pinned is None else pinned
         self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
         if len(self.cluster.groups) > 1 and self.cluster.devices > SMALL:
@@ -348,11 +350,8 @@ class NativeSource:
         price = {id(one): price_per_step(one, self.model, self.cluster, self.workload, aim) for one in sets}
         cheap = sorted(sets, key=lambda one: price[id(one)])
         in_time = [one for one in cheap if one.step_s <= aim.max_step_time_s]
-        wanted = [*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED]]
-        made = (
-            with_whole_micro_batches(one, self.workload.global_batch)
-            for one in {id(one): one for one in wanted}.values()
-        )
+        wanted = {id(one): one for one in (*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED])}
+        made = (with_whole_micro_batches(one, self.workload.global_batch) for one in wanted.values())
         found = (self._candidate(native_plan(one, self.cluster)) for one in made if one is not None)
         return [one for one in found if one is not None]
 
@@ -377,13 +376,10 @@ class NativeSource:
         """No kind of device alone, and none of them together, can hold the model, or a target refuses all that can."""
         if self._refused:
             return UnsupportedError(list(self._refused)[:8], code="MW420")
-        sizes = ", ".join(
-            f"{group.devices} x {group.device.name} of {gib(group.device.memory_bytes)}"
-            for group in self.cluster.groups
-        )
-        repairs = tuple(mixed_repairs(self.inputs, self.space_for, self._plans_of))
+        sizes = [f"{one.devices} x {one.device.name} of {gib(one.device.memory_bytes)}" for one in self.cluster.groups]
+        repairs = tuple(mixed_repairs(self.inputs, self.space_for, self._plans_of)) if self._repairs else ()
         problem = Problem(
-            what=f"no plan of {self.model.name} fits {sizes}",
+            what=f"no plan of {self.model.name} fits {', '.join(sizes)}",
             why="neither one kind of device alone nor any pipelines over several leave 8% of the memory free",
             fix=fix_of(repairs, pinned=self.pinned) if repairs else NO_REPAIR,
             field="cluster",
