@@ -51,6 +51,8 @@ def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle
         ("64x8xL40S,20x8xH200", "64x8xL40S,22x8xH200"),
         # Twelve nodes make three stages of four beside eight of two; sixteen of them make a slower fourth.
         ("16x8xH100,14x8xL40S", "16x8xH100,16x8xL40S"),
+        # Twelve nodes are quicker by six chunks a stage, which more nodes looked at for all thirteen alone.
+        ("16x8xH200,12x8xH800", "16x8xH200,13x8xH800"),
     ],
 )
 def test_nodes_more_of_experts_are_never_slower(few: str, many: str) -> None:

@@ -13,6 +13,7 @@ from meshwright.budget import spent
 from meshwright.planning.compose.composer import FARTHEST, Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import MORE_CHUNKS
+from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.specs.plan import ExecutionPlan
 
@@ -22,6 +23,9 @@ MANY = 3
 """Chunks of a stage that one of these plans has then."""
 BUBBLE = 0.035
 """Share of the quickest step that its bubbles take then; drawn plans of less gained nothing."""
+
+NEAR = 1.03
+"""Times the quickest step that plans on fewer devices take at most for more chunks to be looked at on those."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,14 +39,33 @@ class MoreChunks:
     _of_more: Composer | None = field(default=None, init=False)
 
     def quicker(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
-        """The sets that are quicker than all plans found before.
+        """The sets that are quicker than the plans found before over the same devices.
+
+        Those without some devices come near all of them by the usual chunks, and may be quicker by more.
 
         Args:
             parts: the parts of the cluster.
             found: plans over these parts, or some of them.
         """
+        if not found:
+            return []
+        near_s = NEAR * min(one.step_time_s for one in found)
+        fewer = [(used, one) for one in found if one.step_time_s <= near_s and (used := self._used(one)) != [*parts]]
+        by_parts: dict[tuple[IslandPart, ...], list[PricedPlan]] = {tuple(parts): [*found]}
+        used = min(fewer, key=lambda pair: pair[1].step_time_s)[0] if fewer else []
+        if len(used) > 1:
+            by_parts[tuple(used)] = [one for own, one in fewer if own == used]
+        return [one for some, own in by_parts.items() for one in self._over(some, own)]
+
+    def _used(self, one: PricedPlan) -> list[IslandPart]:
+        """What a plan takes of the cluster."""
+        cluster = self.composer.cluster
+        used = devices_used(cluster, one.estimate)
+        return [IslandPart(n, used[group.name]) for n, group in enumerate(cluster.groups) if used[group.name]]
+
+    def _over(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
         first = sorted(found, key=lambda one: one.step_time_s)[:FIRST]
-        if not first or spent() or self.composer.islands.space.pinned("vpp") is not None:
+        if spent() or self.composer.islands.space.pinned("vpp") is not None:
             return []
         best_s = first[0].step_time_s
         bubble = dict(first[0].estimate.breakdown_s).get("bubble", 0.0)
