@@ -26,9 +26,9 @@ STUDY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def swept(path: Path, told: Any = None, **options: Any) -> Sweep:
+def swept(path: Path, on_progress: Any = None, **options: Any) -> Sweep:
     verb = VERBS["sweep"]
-    found = verb.answer(verb.request.read({"study": STUDY, "output": str(path), **options}), told=told)
+    found = verb.answer(verb.request.read({"study": STUDY, "output": str(path), **options}), on_progress=on_progress)
     assert isinstance(found, Sweep)
     return found
 
@@ -82,13 +82,13 @@ def test_a_combination_without_a_plan_says_why(whole: tuple[Path, Sweep]) -> Non
 
 def test_values_are_compared_with_all_else_equal(whole: tuple[Path, Sweep]) -> None:
     _, found = whole
-    told = {(one["axis"], one["to"]): one for one in effects(found.study, found.designs)}
-    assert set(told) == {("model", "llama-3-8b"), ("gpus", "8xnext"), ("next.memory_gib", 160)}
-    memory = told["next.memory_gib", 160]
+    found_effects = {(one["axis"], one["to"]): one for one in effects(found.study, found.designs)}
+    assert set(found_effects) == {("model", "llama-3-8b"), ("gpus", "8xnext"), ("next.memory_gib", 160)}
+    memory = found_effects["next.memory_gib", 160]
     assert (memory["pairs"], memory["compared"], memory["gained"], memory["lost"]) == (2, 1, 1, 0)
     assert memory["tokens_per_s_ratio"] >= 1
-    assert (told["model", "llama-3-8b"]["pairs"], told["model", "llama-3-8b"]["lost"]) == (3, 1)
-    assert told["gpus", "8xnext"]["pairs"] == 4
+    assert (found_effects["model", "llama-3-8b"]["pairs"], found_effects["model", "llama-3-8b"]["lost"]) == (3, 1)
+    assert found_effects["gpus", "8xnext"]["pairs"] == 4
 
 
 def test_stated_plans_are_priced_whether_they_fit_or_not(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path, whole: tuple[
             raise KeyboardInterrupt
 
     with pytest.raises(StoppedError, match="after 2 of 6 designs"):
-        swept(path, told=stop_after_two, top=2)
+        swept(path, on_progress=stop_after_two, top=2)
     assert {row["design"] for row in read_sweep(path)} == {0, 1}
     with pytest.raises(InputError, match="exists"):
         swept(path, top=2)
@@ -132,9 +132,9 @@ def test_a_killed_sweep_loses_nothing_that_was_done(tmp_path: Path, whole: tuple
         "import os, signal, sys; from pathlib import Path; import meshwright.formats.sweep_parts as parts\n"
         "from tests.app.test_sweep import swept\n"
         "parts.PART_S = parts.PART_SHARE = 0.0\n"
-        "def told(progress):\n"
+        "def stop(progress):\n"
         "    if progress.designs == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "swept(Path(sys.argv[1]), told=told, top=2)\n"
+        "swept(Path(sys.argv[1]), on_progress=stop, top=2)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True)
     assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()

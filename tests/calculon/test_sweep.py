@@ -28,9 +28,11 @@ QUESTION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def swept(path: Path, told: Any = None, **options: Any) -> CalculonSweep:
+def swept(path: Path, on_progress: Any = None, **options: Any) -> CalculonSweep:
     verb = VERBS["calculon sweep"]
-    found = verb.answer(verb.request.read({**QUESTION, "output": str(path), "top": 5, **options}), told=told)
+    found = verb.answer(
+        verb.request.read({**QUESTION, "output": str(path), "top": 5, **options}), on_progress=on_progress
+    )
     assert isinstance(found, CalculonSweep)
     return found
 
@@ -68,12 +70,12 @@ def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(StoppedError, match="after 2 of 4 designs") as caught:
-        swept(path, told=stop_after_two)
+        swept(path, on_progress=stop_after_two)
     assert caught.value.exit_code == 130
     assert {row["design"] for row in read_sweep(path)} == {0, 1}
 
     again: list[int] = []
-    found = swept(path, resume=True, told=lambda progress: again.append(progress.designs))
+    found = swept(path, resume=True, on_progress=lambda progress: again.append(progress.designs))
     assert again == [3, 4]
     assert found.before == 2
     expected = swept(whole)
@@ -172,9 +174,9 @@ def killed_sweep(path: Path, designs: int) -> None:
         "import os, signal, sys; from pathlib import Path; import meshwright.formats.sweep_parts as parts\n"
         "from tests.calculon.test_sweep import swept\n"
         "parts.PART_S = parts.PART_SHARE = 0.0\n"
-        "def told(progress):\n"
+        "def stop(progress):\n"
         f"    if progress.designs == {designs}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "swept(Path(sys.argv[1]), told=told)\n"
+        "swept(Path(sys.argv[1]), on_progress=stop)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True)
     assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
@@ -188,7 +190,7 @@ def test_a_killed_sweep_loses_nothing_that_was_done(tmp_path: Path) -> None:
         swept(path)
     assert "--resume" in caught.value.problems[0].fix
     again: list[int] = []
-    found = swept(path, resume=True, told=lambda progress: again.append(progress.designs))
+    found = swept(path, resume=True, on_progress=lambda progress: again.append(progress.designs))
     assert (found.before, again) == (2, [3, 4])
     expected = swept(whole)
     assert list(read_sweep(path)) == list(read_sweep(whole))

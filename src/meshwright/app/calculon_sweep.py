@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.app.sweeping import StreamedSweep, Told, check_output, check_size, stream
+from meshwright.app.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
 from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.choice import (
     MOST_BATCH,
@@ -47,14 +47,14 @@ class CalculonSweep(StreamedSweep):
         return {"schema": SCHEMA, **self.written("redone_blocks")}
 
 
-def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -> CalculonSweep:
+def calculon_sweep(request: CalculonSweepRequest, *, on_progress: OnProgress | None = None) -> CalculonSweep:
     """Search every combination, and stream the front and the best of each into a Parquet file.
 
     See `sweeping.stream`, which writes it.
 
     Args:
         request: applications, systems, processors, batches and spaces, and the file.
-        told: called as designs end.
+        on_progress: called as designs end.
 
     Returns:
         What each design came to.
@@ -93,7 +93,7 @@ def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -
         noun="executions",
         resume=request.resume,
         ray=options.ray,
-        told=told,
+        on_progress=on_progress,
         at_once=not request.every,
     )
     return CalculonSweep(

@@ -208,9 +208,11 @@ def _under_one_trainer(
 
 def _who_runs(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields) -> Iterator[str]:
     """The trainers that plans on few devices are priced for, in one line where that is the same of both."""
-    told = [question_beside_trainers(plan, asked) for plan in (first, second)]
-    notes = [(title, note) for one, title in zip(told, ("first", "second"), strict=True) for note in one.of_trainers]
-    if len({note for _, note in notes}) == 1 and len(notes) == len(told):
+    asked_of = [question_beside_trainers(plan, asked) for plan in (first, second)]
+    notes = [
+        (title, note) for one, title in zip(asked_of, ("first", "second"), strict=True) for note in one.of_trainers
+    ]
+    if len({note for _, note in notes}) == 1 and len(notes) == len(asked_of):
         yield f"both plans: {notes[0][1]}"
     else:
         yield from (f"{title} plan: {note}" for title, note in notes)

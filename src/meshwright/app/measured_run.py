@@ -33,7 +33,7 @@ SOFTWARE = {
 """The library's numbers that a log's framework runs under; a trace of a profiler says none, and the job's own stand."""
 AGREES = 0.10
 """How far the time and the rate of one line may be apart: they are printed rounded and averaged differently."""
-MOST_TOLD = 1.05
+MOST_REPORTED = 1.05
 """Sum of reported parts over the step: timers of ranks differ by so much."""
 FURTHEST = 3.0
 """A step that takes so many times the prediction, or so much less, is of another run."""
@@ -107,10 +107,10 @@ class LoggedRun:
                 groups.remove(group)
                 one = group.joined(one)
             groups.append(one)
-        told_s, step_s = sum(group.measured_s for group in groups), self.step_time_s
-        if told_s > MOST_TOLD * step_s:
+        reported_s, step_s = sum(group.measured_s for group in groups), self.step_time_s
+        if reported_s > MOST_REPORTED * step_s:
             raise InputError(
-                what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {step_s:.4g} s",
+                what=f"the parts that the log reports sum to {reported_s:.4g} s, its step takes {step_s:.4g} s",
                 why="the parts of a step cannot take longer than the step",
                 fix="check the units of the parts, or leave out parts that overlap with others",
                 field="step_time",

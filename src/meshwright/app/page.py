@@ -57,11 +57,11 @@ def answered(request: PageRequest, answer: PlanSet) -> PageSource:
         answer: the answer of it.
     """
     command = command_line("plan", request, without=NOT_OF_THE_PLAN)
-    told = isinstance(answer.model, ModelSpec) and answer.cluster.homogeneous and answer.certificate is not None
+    searched = isinstance(answer.model, ModelSpec) and answer.cluster.homogeneous and answer.certificate is not None
     return replace(
         source_of(answer, command),
         asked=stated_texts(request, without=NOT_OF_THE_PLAN),
-        excluded=partial(_excluded, request, answer) if told else None,
+        excluded=partial(_excluded, request, answer) if searched else None,
     )
 
 

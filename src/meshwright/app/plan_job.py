@@ -174,9 +174,9 @@ def with_trainers(
     # The answer itself is what a trainer of the same software would run.
     if best is not None and best.inputs.workload.software == inputs.workload.software:
         best = None if best.trainer in run_by(jobs[0]) else best
-    told = None if best is None else {"title": best.title, **best.table_row.to_dict()}
+    best_row = None if best is None else {"title": best.title, **best.table_row.to_dict()}
     verdict = answer.verdict
-    reasons = (*verdict.reasons, run_by_reason(jobs, searched=bool(found), best=told))
+    reasons = (*verdict.reasons, run_by_reason(jobs, searched=bool(found), best=best_row))
     verdict = verdict_of(verdict.text, reasons, verdict.runner_up)
     return replace(answer, trainers=tuple(one.plan for one in found), verdict=verdict)
 

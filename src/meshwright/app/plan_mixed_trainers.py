@@ -79,8 +79,8 @@ def trained_repairs(error: NoPlanError, request: PlanRequest, aim: Aim) -> NoPla
     if not repairs:
         return error
     first, *others = error.problems
-    told = replace(first, fix=fix_of(repairs, pinned=bool(request.space.pin)))
-    return NoPlanError((told, *others), repairs, code=error.code)
+    repaired = replace(first, fix=fix_of(repairs, pinned=bool(request.space.pin)))
+    return NoPlanError((repaired, *others), repairs, code=error.code)
 
 
 def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | None:

@@ -19,7 +19,7 @@ from meshwright.search.tuners.study import Study
 SQLITE, PARQUET = b"SQLite format 3\0", b"PAR1"
 NUMBERS, VALUES, STATES = ("trial", "number"), ("value", "step_time_s", "sample_time_s"), ("status", "state")
 """Columns that say one thing, by ours and by the names that tuners have for them."""
-TOLD = ("name", "reason", "took_s", "at_s")
+OUTCOMES = ("name", "reason", "took_s", "at_s")
 SETTING = "params_"
 """Prefix of a trial's settings, as Optuna writes its table."""
 STATE_OF = {"complete": "ok", "pruned": "infeasible", "fail": "illegal"}
@@ -91,13 +91,13 @@ def _trials(rows: Sequence[Mapping[str, Any]], value: str) -> Iterator[Trial]:
             why = f"a trial is {', '.join(STATUSES)}, and one that is ok has a time above 0"
             problems.append(Problem(what=what, why=why, field=value))
             continue
-        known = {value, *NUMBERS, *STATES, *TOLD}
+        known = {value, *NUMBERS, *STATES, *OUTCOMES}
         point = {
             name.removeprefix(SETTING): _setting(cell)
             for name, cell in row.items()
             if name not in known and (name.startswith(SETTING) or not _of_optuna(name))
         }
-        name, reason = (str(row.get(told) or "") for told in TOLD[:2])
+        name, reason = (str(row.get(key) or "") for key in OUTCOMES[:2])
         outcome = Outcome(status=status, value=found, reason=reason, name=name)
         number = next((int(_number(row[one]) or 0) for one in NUMBERS if one in row), place)
         yield Trial(number=number, point=point, outcome=outcome, took_s=0.0, at_s=0.0)

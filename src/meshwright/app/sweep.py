@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.app.requests.sweep import SweepRequest
 from meshwright.app.study import StudyAxis, StudyQuestion, SweepStudy, plain_value
 from meshwright.app.study_file import read_study
-from meshwright.app.sweeping import StreamedSweep, Told, check_output, check_size, stream
+from meshwright.app.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.step import BREAKDOWN
@@ -94,12 +94,12 @@ class Sweep(StreamedSweep):
         }
 
 
-def sweep(request: SweepRequest, *, told: Told | None = None) -> Sweep:
+def sweep(request: SweepRequest, *, on_progress: OnProgress | None = None) -> Sweep:
     """Ask every combination of a study, and stream the best plans into a Parquet file; see `sweeping.stream`.
 
     Args:
         request: the study, the file, and where to search.
-        told: called as combinations end.
+        on_progress: called as combinations end.
 
     Returns:
         What each combination came to.
@@ -127,7 +127,7 @@ def sweep(request: SweepRequest, *, told: Told | None = None) -> Sweep:
         noun="plans",
         resume=request.resume,
         ray=request.ray,
-        told=told,
+        on_progress=on_progress,
     )
     return Sweep(
         path=path,
@@ -179,9 +179,9 @@ def _row(answer: Any, plan: Any, bound_s: float | None) -> Row:
     estimate, workload = plan.estimate, answer.workload
     fullest = max(estimate.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
     devices = plan.plan.devices
-    told = {name: getattr(estimate, name, None) for name in (*NUMBERS, "fits", "basis")}
+    numbers = {name: getattr(estimate, name, None) for name in (*NUMBERS, "fits", "basis")}
     return {
-        **told,
+        **numbers,
         "plan": plan.title,
         "rank": plan.rank,
         "devices": devices,
@@ -266,11 +266,11 @@ def arrow_table(schema: Any, found: Swept) -> Any:
     rows = [{"design": found.number, **axes, **row, "optimal": found.optimal} for row in found.rows]
 
     def cells(field: Any) -> Any:
-        told = [row.get(field.name) for row in rows]
+        cells = [row.get(field.name) for row in rows]
         as_cell = str if arrow.types.is_string(field.type) else float if arrow.types.is_floating(field.type) else None
         if as_cell is not None:
-            told = [None if one is None else as_cell(one) for one in told]
-        return arrow.array(told, type=field.type)
+            cells = [None if one is None else as_cell(one) for one in cells]
+        return arrow.array(cells, type=field.type)
 
     return arrow.table([cells(field) for field in schema], schema=schema)
 

@@ -62,7 +62,7 @@ class Progress:
         return self.elapsed_s / done * (self.of - self.designs) if done else None
 
 
-Told = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ def stream(
     noun: str,
     resume: bool,
     ray: str | None,
-    told: Told | None,
+    on_progress: OnProgress | None,
     at_once: bool = True,
 ) -> Streamed:
     """Search the designs that a file does not hold yet, and write what comes of each.
@@ -161,7 +161,7 @@ def stream(
         noun: the noun of that: `executions`, `plans`.
         resume: go on with what is there.
         ray: address of a Ray cluster; None for the cores of this machine.
-        told: called as designs end.
+        on_progress: called as designs end.
         at_once: an interruption waits until a design is written.
 
     Raises:
@@ -187,9 +187,9 @@ def stream(
                 for one in found:
                     with uninterrupted() if at_once else contextlib.nullcontext():
                         work += write(one)
-                    if told is not None:
+                    if on_progress is not None:
                         so_far = {"work": work, "elapsed_s": time.perf_counter() - started, "before": before}
-                        told(Progress(designs=len(file.complete), of=len(designs), noun=noun, **so_far))  # type: ignore[arg-type]
+                        on_progress(Progress(designs=len(file.complete), of=len(designs), noun=noun, **so_far))  # type: ignore[arg-type]
             file.close()
             kept = True
         except KeyboardInterrupt:

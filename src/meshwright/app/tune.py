@@ -279,7 +279,7 @@ def _studies(
 ) -> tuple[list[Judged], str]:
     """Studies of one tuner, one a seed, and a limit at which one of them ended; empty where none did."""
 
-    def told(trial: Trial) -> None:
+    def record(trial: Trial) -> None:
         if on_trial is not None:
             on_trial(chosen.label, trial)
 
@@ -298,7 +298,7 @@ def _studies(
                 storage=options.storage,
                 resume=options.resume,
                 workers=options.workers if parallel else 1,
-                on_trial=told,
+                on_trial=record,
             )
             limit = limit or spent()
         studies.append(Judged(label=chosen.label, study=study))

@@ -48,20 +48,20 @@ class Verb:
         """What the command line calls it."""
         return next(words for words, verb in VERBS.items() if verb is self)
 
-    def answer(self, request: Any, **told: Any) -> Any:
+    def answer(self, request: Any, **more: Any) -> Any:
         """The answer to a request.
 
         Args:
             request: the request of this verb.
-            told: the further arguments of the use case: functions that it calls while it works, parts of the answer
+            more: the further arguments of the use case: functions that it calls while it works, parts of the answer
                 that are left out.
         """
         use = loaded(f"{self.home}.{self.use}")
         if self.apart:
-            answer = use(**request.values(), **told)
+            answer = use(**request.values(), **more)
         else:
             with getattr(request, "limits", UNLIMITED).budget():
-                answer = use(request, **told)
+                answer = use(request, **more)
         return asked_with(answer, self.words, request)
 
 
@@ -117,10 +117,10 @@ def python_verb(verb: str) -> Callable[..., Any]:
         if len(values) > len(request.positional):
             raise TypeError(_too_many(verb, values, request))
         given = signature.bind(*values, **named).arguments
-        told = {name: given.pop(name) for name in request.calls if given.get(name) is not None}
-        if problems := [_no_function(request, *one) for one in told.items() if not callable(one[1])]:
+        more = {name: given.pop(name) for name in request.calls if given.get(name) is not None}
+        if problems := [_no_function(request, *one) for one in more.items() if not callable(one[1])]:
             raise InputError(problems)
-        return asked.answer(request.read(given), **told)
+        return asked.answer(request.read(given), **more)
 
     call.__name__ = call.__qualname__ = verb
     call.__module__ = "meshwright"

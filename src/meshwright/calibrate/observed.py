@@ -162,20 +162,20 @@ def observed(step: StepOn, measured_s: float, known: Calibration, parts: Sequenc
         values = {parameter: math.exp(value) for parameter, value in zip(parameters, x[:-1], strict=True)}
         return at_pace(hardware_with(values, step.group, step.workload), math.exp(x[-1]))
 
-    told: list[MeasuredPart] = []
+    known_parts: list[MeasuredPart] = []
     if parts and parts_s is not None:
         now = parts_s(at_pace(hardware_with({}, step.group, step.workload), 1.0))
         least_s = LEAST_PART * sum(now.values())
-        told = [one for one in parts if min(one.measured_s, sum(now[name] for name in one.parts)) >= least_s]
+        known_parts = [one for one in parts if min(one.measured_s, sum(now[name] for name in one.parts)) >= least_s]
 
     def predicted(x: Numbers) -> Rows:
-        if not told or parts_s is None:
+        if not known_parts or parts_s is None:
             return np.log([step.time_s(hardware(x))])
         found = parts_s(hardware(x))
-        return np.log([sum(found.values()), *(sum(found[name] for name in one.parts) for one in told)])
+        return np.log([sum(found.values()), *(sum(found[name] for name in one.parts) for one in known_parts)])
 
     return Observed(
         predicted=predicted,
-        measured=np.log([measured_s, *(one.measured_s for one in told)]),
-        noise=np.array([noise_of(step, known), *([PART_NOISE**2] * len(told))]),
+        measured=np.log([measured_s, *(one.measured_s for one in known_parts)]),
+        noise=np.array([noise_of(step, known), *([PART_NOISE**2] * len(known_parts))]),
     )

@@ -328,7 +328,7 @@ def swept(out: Output, request: Any, use: Callable[..., Any]) -> None:
             words = f"sweep: {progress.designs:,} of {progress.of:,} designs, {rate}"
             show(words if progress.left_s is None else f"{words}, {progress.left_s:,.0f} s to go")
 
-        answer = use(told=tell)
+        answer = use(on_progress=tell)
     print_shown(out, request, answer)
 
 

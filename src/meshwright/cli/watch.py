@@ -39,16 +39,16 @@ def watch(words: Sequence[str]) -> int:
     own = [word for word in words if word != WATCH]
     if "-" in own:
         raise _nothing("standard input is read once")
-    told = not any(word in QUIET for word in own)
+    speaks = not any(word in QUIET for word in own)
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         while True:
             seen = _answered(own, Path(folder) / "seen.json")
             if not seen:
                 raise _nothing("the answer depends on no file")
-            if told:
+            if speaks:
                 _tell(f"watching {', '.join(sorted(map(os.path.relpath, seen)))}; Ctrl+C ends it")
             changed = _changed(seen)
-            if told:
+            if speaks:
                 _tell(f"{time.strftime('%H:%M:%S')} {os.path.relpath(changed)} changed\n")
     return 0
 

@@ -144,15 +144,15 @@ def fingerprint_of(jaxpr: core.Jaxpr) -> str:
     Args:
         jaxpr: the jaxpr of a loss or a step.
     """
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def tell(program: core.Jaxpr) -> None:
-        told.update(" ".join(str(var.aval) for var in program.invars).encode())
+        digest.update(" ".join(str(var.aval) for var in program.invars).encode())
         for eqn in program.eqns:
             shapes = " ".join(str(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
-            told.update(f"{eqn.primitive.name} {shapes};".encode())
+            digest.update(f"{eqn.primitive.name} {shapes};".encode())
             for inner in programs_of(eqn):
                 tell(inner)
 
     tell(jaxpr)
-    return told.hexdigest()[:16]
+    return digest.hexdigest()[:16]

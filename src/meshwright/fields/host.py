@@ -7,7 +7,7 @@ from typing import Any
 from meshwright.fields.kinds import FieldKind
 from meshwright.records import dataclass
 
-TOLD = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"
+UNITS = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class NvmeDrives(FieldKind):
 
         found = value if isinstance(value, Disks) else disks_of(value) if isinstance(value, str) else None
         if found is None:
-            why = f"must be the speed of the drives, their size before it where it is known; {TOLD}"
+            why = f"must be the speed of the drives, their size before it where it is known; {UNITS}"
             raise self.wrong(name, value, why, f"for example {name} 7GB/s or {name} 2TB@7GB/s")
         return found
 
@@ -60,7 +60,7 @@ class PcieSlot(FieldKind):
 
         found = slot_bytes_per_s(value) if isinstance(value, str) else _number(value)
         if not found:
-            why = f"must be a generation from 1 to 6 and 1 to 16 lanes, or the speed of copies; {TOLD}"
+            why = f"must be a generation from 1 to 6 and 1 to 16 lanes, or the speed of copies; {UNITS}"
             raise self.wrong(name, value, why, f"for example {name} 4x16 or {name} 24GB/s")
         return found
 

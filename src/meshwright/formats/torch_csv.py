@@ -191,8 +191,8 @@ def parse_actions(text: str, source: str = "schedule") -> Actions:
             problems.append(Problem(what=what, why=why, fix="remove the line", field="schedule"))
     if problems:
         more = len(problems) - MAX_PROBLEMS
-        told = [*problems[:MAX_PROBLEMS], *([Problem(what=f"and {more} more")] if more > 0 else [])]
-        raise InputError(told, code="MW246")
+        listed = [*problems[:MAX_PROBLEMS], *([Problem(what=f"and {more} more")] if more > 0 else [])]
+        raise InputError(listed, code="MW246")
     return _actions(found)
 
 

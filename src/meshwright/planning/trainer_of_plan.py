@@ -103,11 +103,11 @@ def same_trainer(questions: Sequence[PlanQuestion]) -> str | None:
     Args:
         questions: the questions of the same adapters, each asked under every trainer.
     """
-    told = [{one.trainer: one for one in question.trainers if one.plan is not None} for question in questions]
-    able = [name for name in FINE_TUNING if all(name in one for one in told)]
+    by_trainer = [{one.trainer: one for one in question.trainers if one.plan is not None} for question in questions]
+    able = [name for name in FINE_TUNING if all(name in one for one in by_trainer)]
 
     def order(name: str) -> tuple[bool, float]:
-        plans = [one[name] for one in told]
+        plans = [one[name] for one in by_trainer]
         return not all(plan.fits for plan in plans), sum(plan.step_time_s or 0.0 for plan in plans)
 
     return min(able, key=order, default=None)

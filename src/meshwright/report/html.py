@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
+from meshwright.report.plan_tables import RATES, UNKNOWN, bottleneck, fullest, rank_lines, shown_stages, stage_name
 from meshwright.report.words.made_by import made_by_words
 from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.trainers import trainer_lines
@@ -126,7 +126,7 @@ def _plan_table(plans: Sequence[Mapping[str, Any]]) -> str:
             str(plan["rank"]),
             f"<code>{escape(plan['title'])}</code>",
             seconds(estimate["step_time_s"]),
-            *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
+            *(show(estimate[key]) if key in estimate else UNKNOWN for key, show in RATES.items()),
             f"{_bar(full['memory_bytes'], full['capacity_bytes'], MEMORY_COLOURS, 120)} {size}",
             f"{escape(name)} {percent(share)}",
         )

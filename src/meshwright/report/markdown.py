@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.records import visible
 from meshwright.report.page.source import PageSource
-from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
+from meshwright.report.plan_tables import RATES, UNKNOWN, bottleneck, fullest, stage_name
 from meshwright.report.words.made_by import made_by_words
 from meshwright.report.words.reasons import PARTS
 from meshwright.report.words.titles import assumption_name
@@ -77,7 +77,7 @@ def _plan(entry: Mapping[str, Any]) -> Sequence[str]:
         str(entry["rank"]),
         _code(entry["title"]),
         seconds(estimate["step_time_s"]),
-        *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
+        *(show(estimate[key]) if key in estimate else UNKNOWN for key, show in RATES.items()),
         of_capacity(full["peak_memory_bytes"], full["capacity_bytes"]),
         f"{_plain(name)} {percent(share)}",
     )

@@ -19,7 +19,7 @@ from meshwright.units import GIB, of_capacity, percent, percents, rounded, secon
 
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
 """Rates of an estimate that need a model, and how they are shown."""
-UNTOLD = "-"
+UNKNOWN = "-"
 """Stands for a rate of measured layers: a profile states no sequence length and no FLOP."""
 NARROW = 100
 """Below this width the table leaves out the memory bar."""
@@ -156,7 +156,7 @@ class PlanTable:
             str(plan["rank"]),
             plan["title"],
             seconds(estimate["step_time_s"]),
-            *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
+            *(show(estimate[key]) if key in estimate else UNKNOWN for key, show in RATES.items()),
             f"{peak}/{of}",
             f"{name} {percent(share)}",
         ]

@@ -113,8 +113,15 @@ def _effects(found: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     ratios = ("tokens/s", "USD/token") if priced else ("tokens/s",)
     table = columns("axis", "from", "to", *ratios, "pairs", "", left=("axis", "from", "to", ""))
     for one in found:
-        told = [_ratio(one[name]) for name in ("tokens_per_s_ratio", "price_per_token_ratio")[: len(ratios)]]
-        cells = (one["axis"], _shown(one["from"]), _shown(one["to"]), *told, f"{one['compared']:,}", _changed(one))
+        shown_ratios = [_ratio(one[name]) for name in ("tokens_per_s_ratio", "price_per_token_ratio")[: len(ratios)]]
+        cells = (
+            one["axis"],
+            _shown(one["from"]),
+            _shown(one["to"]),
+            *shown_ratios,
+            f"{one['compared']:,}",
+            _changed(one),
+        )
         table.add_row(*cells)
     yield ""
     yield heading("What each value is worth, all else equal")

@@ -49,15 +49,15 @@ class JoinedRuns:
     def form(self) -> tuple[object, ...]:
         """Equal for parts that one executable can do: buffers by where they come from instead of by number."""
         numbers = {buffer: place for place, buffer in enumerate(self.reads)}
-        told: list[object] = []
+        structure: list[object] = []
         for part in self.parts:
             for run in _runs(part):
-                told.append((run.executable, tuple(numbers[buffer] for buffer in run.reads)))
+                structure.append((run.executable, tuple(numbers[buffer] for buffer in run.reads)))
                 for buffer in run.writes:
                     numbers[buffer] = len(numbers)
             if isinstance(part, RepeatedRuns):
-                told.append((part.count, tuple(numbers[own[-1]] for own in part.results)))
-        return (*told, tuple(numbers[buffer] for buffer in (*self.writes, *self.donates)), len(self.writes))
+                structure.append((part.count, tuple(numbers[own[-1]] for own in part.results)))
+        return (*structure, tuple(numbers[buffer] for buffer in (*self.writes, *self.donates)), len(self.writes))
 
     def function(
         self,

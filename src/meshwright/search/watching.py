@@ -40,18 +40,18 @@ class SearchProgress:
 
 
 Item = TypeVar("Item")
-Told = Callable[[SearchProgress], None]
+OnProgress = Callable[[SearchProgress], None]
 
 
 class Watch:
     """One question that is watched: its searches tell their parts, and somebody is told of the whole.
 
     Args:
-        told: who.
+        on_progress: called with the progress.
     """
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self._begun_s = time.monotonic()
         self._counts: list[tuple[int, int]] = []
         self._best: tuple[str | None, float] = (None, math.inf)
@@ -94,7 +94,7 @@ class Watch:
             at_pace_s = passed_s / self._share * (1.0 - self._share)
             self._left_s = min(self._left_s, at_pace_s, math.inf if limit_s is None else limit_s)
         name, best_s = self._best
-        self._told(
+        self._on_progress(
             SearchProgress(
                 space=sum(space for space, _ in self._counts),
                 decided=sum(decided for _, decided in self._counts),
@@ -126,14 +126,14 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def watched(told: Told | None) -> Iterator[None]:
+def watched(on_progress: OnProgress | None) -> Iterator[None]:
     """Searches of the body tell of their progress.
 
     Args:
-        told: called some times a second, by the searching thread; None for searches of another question than the
+        on_progress: called some times a second, by the searching thread; None for searches of another question than the
             user's, whose best plan is no answer to it.
     """
-    token = _watch.set(None if told is None else Watch(told))
+    token = _watch.set(None if on_progress is None else Watch(on_progress))
     try:
         yield
     finally:
@@ -174,7 +174,7 @@ def found(name: str, step_time_s: float) -> None:
         watch.found(name, step_time_s)
 
 
-def seldom(told: Told, every_s: float) -> Told:
+def seldom(on_progress: OnProgress, every_s: float) -> OnProgress:
     """The same watcher, told at most once in so many seconds."""
     last_s = -math.inf
 
@@ -182,7 +182,7 @@ def seldom(told: Told, every_s: float) -> Told:
         nonlocal last_s
         if time.monotonic() - last_s >= every_s:
             last_s = time.monotonic()
-            told(progress)
+            on_progress(progress)
 
     return tell
 

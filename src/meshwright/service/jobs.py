@@ -93,9 +93,9 @@ class Jobs:
         last = ""
         while (job := self.queue.get(name)) is not None:
             state = self.state(job)
-            told = json.dumps({key: value for key, value in state.items() if key != "elapsed_s"})
-            if told != last:
-                last = told
+            text = json.dumps({key: value for key, value in state.items() if key != "elapsed_s"})
+            if text != last:
+                last = text
                 yield f"event: {job.state}\ndata: {json.dumps(state)}\n\n".encode()
             if job.state in ENDED:
                 return

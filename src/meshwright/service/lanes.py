@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from meshwright.service.answering import Reply
 from meshwright.service.framing import framed, next_message
-from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, asked, progress_of, reply_of, used_s, work
+from meshwright.service.worker import DONE, PROGRESS, READY, WorkerRole, asked, progress_of, reply_of, used_s, work
 
 Tell = Callable[[Any], None]
 WAITING = 6.0
@@ -112,7 +112,7 @@ class WorkerProcess:
             self.ready.set_result(None)
         elif kind == DONE and self._reply is not None and not self._reply.done():
             self._reply.set_result(reply_of(content))
-        elif kind == TOLD and self._tell is not None:
+        elif kind == PROGRESS and self._tell is not None:
             self._tell(progress_of(content))
 
 

@@ -16,7 +16,7 @@ from meshwright.service.answering import Reply, fault, problem_reply
 from meshwright.service.lanes import LostWorkerError, Tell, TooSlowError, WorkerLane
 from meshwright.service.worker import WorkerRole
 
-READY, TOLD, SLOW, DIED, DONE = "ready", "told", "slow", "died", "done"
+READY, PROGRESS, SLOW, DIED, DONE = "ready", "told", "slow", "died", "done"
 """What a node sends: its version, once its worker can be asked; how far it is; it was too slow; it died; its reply."""
 
 
@@ -40,12 +40,12 @@ class NodeWorker:
         lane = WorkerLane(self.role, 1)
         await lane.open()
         yield READY, meshwright.__version__.encode()
-        told: asyncio.Queue[Any] = asyncio.Queue()
-        asking = asyncio.create_task(lane.ask(verb, json.loads(body), limit_s, told.put_nowait))
-        asking.add_done_callback(lambda _: told.put_nowait(None))
+        progresses: asyncio.Queue[Any] = asyncio.Queue()
+        asking = asyncio.create_task(lane.ask(verb, json.loads(body), limit_s, progresses.put_nowait))
+        asking.add_done_callback(lambda _: progresses.put_nowait(None))
         try:
-            while (progress := await told.get()) is not None:
-                yield TOLD, json.dumps(progress).encode()
+            while (progress := await progresses.get()) is not None:
+                yield PROGRESS, json.dumps(progress).encode()
             reply = await asking
             yield DONE, f"{reply.status} {reply.media_type}\n".encode() + reply.content
         except TooSlowError:
@@ -98,7 +98,7 @@ class ClusterLane:
                     ready = True
                     self.waiting -= 1
                     self.busy += 1
-                elif what == TOLD and tell is not None:
+                elif what == PROGRESS and tell is not None:
                     tell(json.loads(content))
                 elif what == SLOW:
                     raise TooSlowError

@@ -77,7 +77,7 @@ def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None
     except MeshwrightError as error:
         state.problem = error.render()
         if state.asked.is_set():
-            state.told.wait(TOLD_WITHIN_S)
+            state.shown_problem.wait(TOLD_WITHIN_S)
         raise
     finally:
         server.shutdown()
@@ -87,7 +87,7 @@ def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None
 class _State:
     def __init__(self, key: str, text: str) -> None:
         self.key, self.text, self.problem = key, text, ""
-        self.asked, self.told = Event(), Event()
+        self.asked, self.shown_problem = Event(), Event()
 
 
 def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
@@ -111,7 +111,7 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
             state.asked.set()
             if text and text is state.problem:
-                state.told.set()
+                state.shown_problem.set()
 
         def do_POST(self) -> None:
             self.rfile.read(min(int(self.headers.get("content-length") or 0), MOST_ASKED))

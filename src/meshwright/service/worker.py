@@ -22,7 +22,7 @@ from meshwright.service.answering import Reply, reply_to
 from meshwright.service.confined import Confinement
 from meshwright.service.framing import framed, receive
 
-READY, TOLD, DONE = b"r", b"t", b"d"
+READY, PROGRESS, DONE = b"r", b"t", b"d"
 """First bytes of what a worker sends: it can be asked; how far it is; the reply."""
 _HEAD = struct.Struct("!Hd")
 """Head of a reply: its status, and the processor seconds that the worker has used in all."""
@@ -60,7 +60,7 @@ def work(connection: socket.socket, role: WorkerRole, parent: int | None = None)
     """
 
     def tell(progress: SearchProgress) -> None:
-        connection.sendall(framed(TOLD + json.dumps(fields_of_record(progress)).encode()))
+        connection.sendall(framed(PROGRESS + json.dumps(fields_of_record(progress)).encode()))
 
     if parent is not None:
         end_with(parent)

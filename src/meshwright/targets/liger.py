@@ -39,8 +39,8 @@ def problems(plan: Plan) -> Iterator[Problem]:
     Args:
         plan: the plan with logits in pieces.
     """
-    told, field = plan.workload.loss_tiles, "loss_tiles"
-    what = f"plan: loss tiles is {told}"
+    tiles, field = plan.workload.loss_tiles, "loss_tiles"
+    what = f"plan: loss tiles is {tiles}"
     if plan.model.family not in FAMILIES:
         why = f"Liger, which makes them, has no fused head for the class {plan.model.family}"
         yield Problem(what=what, why=why, fix="leave out --loss-tiles", field=field)
@@ -51,6 +51,6 @@ def problems(plan: Plan) -> Iterator[Problem]:
         return
     tokens = max(1, plan.found.pipeline.micro_batch * plan.workload.seq_len // plan.strategy.cp)
     made = pieces(tokens, plan.model.hidden, plan.model.vocab)
-    if made != told:
+    if made != tiles:
         why = f"Liger makes {made} of the tokens of a micro-batch"
         yield Problem(what=what, why=why, fix=f"use --loss-tiles {made}", field=field)

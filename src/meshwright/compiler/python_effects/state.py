@@ -149,21 +149,21 @@ def _reads(code: types.CodeType, scope: dict[str, Any]) -> Iterator[_Read]:
     line = code.co_firstlineno
     root: Any = None
     path: tuple[str, ...] = ()
-    for told in dis.get_instructions(code):
-        line = (told.positions and told.positions.lineno) or line
-        name = str(told.argval)
-        if told.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
+    for instruction in dis.get_instructions(code):
+        line = (instruction.positions and instruction.positions.lineno) or line
+        name = str(instruction.argval)
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
             if name in _ADDS:
                 yield from _read(code, line, root, path)
             path = (*path, name)
             continue
-        if told.opname in ("COPY", "DUP_TOP", "CACHE", "NOP"):
+        if instruction.opname in ("COPY", "DUP_TOP", "CACHE", "NOP"):
             continue
         yield from _read(code, line, root, path)
         root, path = None, ()
-        if told.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             root, path = scope[""], (name,)
-        elif told.opname in ("LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW") and name in scope:
+        elif instruction.opname in ("LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW") and name in scope:
             root, path = scope[name], (name,)
     yield from _read(code, line, root, path)
     for inner in code.co_consts:

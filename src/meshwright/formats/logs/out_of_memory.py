@@ -94,10 +94,10 @@ def read_out_of_memory(path: str | Path) -> tuple[OutOfMemory, ...]:
             done = int(step[1] or step[2])
         elif frame := _FRAME.search(line):
             where = f"{frame[2]} in {Path(frame[1]).name}"
-        told = _message(line)
-        if told is not None:
+        message = _message(line)
+        if message is not None:
             rank = _rank(line)
-            found.setdefault(rank, OutOfMemory(line=number, rank=rank, steps_done=done, where=where, **told))
+            found.setdefault(rank, OutOfMemory(line=number, rank=rank, steps_done=done, where=where, **message))
             where = ""
     if not found:
         raise InputError(

@@ -157,9 +157,9 @@ def _kind(event: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         )
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
-    told = " ".join(str(said.get(key, "")) for key in ("Process Group Description", "Collective name"))
+    group = " ".join(str(said.get(key, "")) for key in ("Process Group Description", "Collective name"))
     for pattern, parts in _GROUPS:
-        if pattern.search(f"{told} {name}"):
+        if pattern.search(f"{group} {name}"):
             return f"exposed {parts[0]} collectives", parts
     return "other exposed collectives", _OTHERS
 

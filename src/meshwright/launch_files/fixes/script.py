@@ -74,8 +74,8 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         notes += (f"it runs on {wanted.devices} of {held} devices: the others stay idle",)
     text, missed = _with_changes(source, source.text, changes)
     if now.row is None and not missed:  # what says no plan was not read to its end
-        told = {change.option for change in all_changes}
-        more = [change for change in _changes(source.read(text), other_plan) if change.option not in told]
+        named = {change.option for change in all_changes}
+        more = [change for change in _changes(source.read(text), other_plan) if change.option not in named]
         text, missed = _with_changes(source, text, more)
         changes += more
     text, repaired = _without_complaints(source, text, other_plan, job.model)

@@ -115,8 +115,8 @@ def no_plan(
         # A framework that is stated may have what those that are known here lack; parts are frozen in a script.
         run = found_repairs if software_given else map(as_run, found_repairs)
         scripted = software_given or (model.tuning is not None and model.tuning.frozen)
-        told = tuple(run) if scripted else launched(run)
-        repairs = tuple(one.beside(by_tokens) for one in told)
+        trained = tuple(run) if scripted else launched(run)
+        repairs = tuple(one.beside(by_tokens) for one in trained)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",

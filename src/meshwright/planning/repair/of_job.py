@@ -244,8 +244,8 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
     kept = workload.update.least_bytes(moment)
     for names in (("adamw-8bit", "paged-adamw-8bit"), ("muon",), ("lion",)):
         other = optimizer_named(names[0])
-        told = other.own_formats and workload.precision.moments != "fp32"
-        if other.least_bytes(moment) >= kept or told:
+        own_format = other.own_formats and workload.precision.moments != "fp32"
+        if other.least_bytes(moment) >= kept or own_format:
             continue
         for name in names:
             if name.startswith("paged") and any(group.device.unified_memory for group in cluster.groups):

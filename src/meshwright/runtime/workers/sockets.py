@@ -276,7 +276,7 @@ class _Peer:
         connection.setblocking(False)
         self._outgoing = None if outgoing is None else np.frombuffer(outgoing, np.uint8)
         self._incoming = None if incoming is None else np.frombuffer(incoming, np.uint8)
-        self._written = self._read_by_other = self._read = self._told = 0
+        self._written = self._read_by_other = self._read = self._acknowledged = 0
         self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
         self._room = self._scratch.data
         self._have = 0
@@ -328,10 +328,10 @@ class _Peer:
 
     def tell_read(self) -> None:
         """Let the other side use the ring again, unless a frame is half sent."""
-        if self._read > self._told and not self.in_frame and not self.lost:
+        if self._read > self._acknowledged and not self.in_frame and not self.lost:
             try:
                 self.socket.send(_HEAD.pack(_READ, 0, 0, self._read))
-                self._told = self._read
+                self._acknowledged = self._read
             except BlockingIOError:
                 pass
             except OSError:

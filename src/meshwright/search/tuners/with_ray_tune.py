@@ -139,8 +139,8 @@ def _step(self: Any) -> dict[str, Any]:
     started = time.perf_counter()
     outcome = judged(self.space, self.rules, point)
     row = {"point": point, "outcome": asdict(outcome), "took_s": time.perf_counter() - started}
-    told = outcome.penalised
-    return {VALUE: FAILED if told is None else told, ROW: row, "done": True}
+    penalised = outcome.penalised
+    return {VALUE: FAILED if penalised is None else penalised, ROW: row, "done": True}
 
 
 def _save_checkpoint(self: Any, checkpoint_dir: str) -> dict[str, Any]:

@@ -82,11 +82,11 @@ def _refused(job: Job) -> tuple[Problem, ...]:
         return (unequal_pipelines(TITLE, job),)
     if job.model.settings.seen_by is not None:
         return tuple(_model_problems(job))
-    told = lora.wholly_trained(job)
-    written = megatron.translate(told, shape_said=True)
+    whole = lora.wholly_trained(job)
+    written = megatron.translate(whole, shape_said=True)
     return (
         written.refused
-        or rule_problems(told)
+        or rule_problems(whole)
         or (*_model_problems(job), *lora.untrainable_by_bridge(job), *unsaid(written.arguments))
     )
 
