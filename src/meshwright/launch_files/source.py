@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,9 @@ def outside_of(script: ScriptFields, settings: Mapping[str, str] | None = None) 
         settings=settings or {},
         job=script.job or "",
     )
+
+
+_DEEPSPEED = "megatron-deepspeed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,9 @@ class LaunchSource:
         if self.record == "hydra" and self.is_bash:
             return self._of_launcher(text)
         if self.record:
-            read, nemo = self._as_script(script_of(text, self.record)), nemo_of(text, self.record)
+            made, nemo = script_of(text, self.record), nemo_of(text, self.record)
+            of_deepspeed = self.target.name == "megatron" and re.search(r" --deepspeed(?: |$)", made, re.MULTILINE)
+            read = (replace(self, target=reader_named(_DEEPSPEED)) if of_deepspeed else self)._as_script(made)
             if nemo is None:
                 return read
             workload = {**read.workload, **({} if read.questions else nemo.workload)}

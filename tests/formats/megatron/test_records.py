@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -213,3 +214,59 @@ def test_processes_of_a_run_are_those_that_it_recorded() -> None:
     )
     assert read_flags(script_of(f"{dump}\n  world_size ........ 16\n", "args")).started == 16
     assert read_flags(script_of(dump, "args")).started is None
+
+
+_DEEPSPEED = """\
+{host}------------------------ arguments ------------------------
+{host}  bf16 ............................................ True
+{host}  deepspeed ....................................... {deepspeed}
+{host}  ds_sequence_parallel_size ....................... 1
+{host}  encoder_num_layers .............................. 28
+{host}  global_batch_size ............................... 16
+{host}  hidden_size ..................................... 3584
+{host}  micro_batch_size ................................ 1
+{host}  no_pipeline_parallel ............................ False
+{host}  num_attention_heads ............................. 28
+{host}  num_experts ..................................... [1]
+{host}  num_key_value_heads ............................. 4
+{host}  num_layers ...................................... 28
+{host}  pipeline_model_parallel_size .................... 4
+{host}  retriever_report_topk_accuracies ................ []
+{host}  seq_length ...................................... 2048
+{host}  tensor_model_parallel_size ...................... 1
+{host}  topk ............................................ 1
+{host}  vision_backbone_type ............................ vit
+{host}  world_size ...................................... 16
+{host}  zero_stage ...................................... 1.0
+"""
+
+
+@pytest.mark.parametrize("host", ["", "worker-0: "])
+def test_arguments_that_megatron_deepspeed_prints_are_read_by_their_own_names(host: str) -> None:
+    """Defaults of other programs, and one expert, are of no plan; names of the fork are."""
+    text = _DEEPSPEED.format(host=host, deepspeed=True)
+    made = script_of(text, "args")
+    said = {*made.split()}
+    assert {"--deepspeed", "--zero-stage", "--num-key-value-heads"} <= said
+    assert not {"--vision-backbone-type", "--num-experts", "--encoder-num-layers"} & said
+    assert not any("retriever" in word for word in said)
+    assert "--zero-stage 1 \\\n" in made
+    off = script_of(_DEEPSPEED.format(host=host, deepspeed=False), "args")
+    assert "--zero-stage" not in off
+    found = read_flags(read_script(off), devices=16)
+    assert (found.problems, found.model["kv_heads"]) == ((), 4)
+
+
+def test_a_stored_number_that_is_zero_or_one_is_no_switch() -> None:
+    pytest.importorskip("yaml")
+    values = {
+        "hidden_size": 4096,
+        "num_layers": 2,
+        "micro_batch_size": 1,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0,
+    }
+    text = "wandb_version: 1\n" + "".join(f"{name}: {{value: {value}}}\n" for name, value in values.items())
+    words = script_of(text, "wandb").split()
+    pairs = {"--hidden-dropout 0", "--attention-dropout 0", "--micro-batch-size 1"}
+    assert pairs <= {f"{one} {after}" for one, after in pairwise(words)}

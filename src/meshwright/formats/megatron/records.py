@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError
 from meshwright.formats.files import parsed
+from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ YAML = (".yaml", ".yml")
 MAX_KEYS = 20_000
 CONTAINER = "training.config.ConfigContainer"
 """The class of the whole configuration of a run of Megatron-Bridge."""
-_DUMPED = re.compile(r"^(?:\s*\d+:)?\s*([A-Za-z_][A-Za-z0-9_]*) \.{2,} ?(.*?)\s*$")
+_DUMPED = re.compile(r"^(?:\s*[\w.-]+:)?\s*([A-Za-z_][A-Za-z0-9_]*) \.{2,} ?(.*?)\s*$")
 _INVERTED = {
     "add_bias_linear": "--disable-bias-linear",
     "torch_fsdp2_reshard_after_forward": "--torch-fsdp2-no-reshard-after-forward",
@@ -156,18 +157,59 @@ def _options(values: Mapping[str, object], kind: str) -> Iterator[tuple[str, str
             if value in (False, "False", "false"):
                 yield _INVERTED[name], None, key
             continue
+        if kind != "hydra" and _of_another_program(name, values):
+            continue
         option = _DERIVED.get(name) or _by_destination().get(name)
+        if option is None and kind != "hydra":
+            option = _earlier(name, values)
         if option is not None:
             yield from _one(option, value, key, expanded=False)
+
+
+_OTHERS = re.compile(
+    r"(?:vision|retro|retriever|biencoder|bert|dino|img)_|(?:encoder|decoder)_(?:num_layers|seq_length)$"
+)
+"""Arguments of other programs, which every program prints with their defaults."""
+_OF_DEEPSPEED = frozenset(
+    (
+        *("zero_stage", "deepspeed_config", "no_pipeline_parallel", "expert_interval", "moe_expert_parallel_size"),
+        *("ds_sequence_parallel_size", "topk", "enable_zbh1_pipeline", "enable_expert_tensor_parallelism"),
+    )
+)
+"""Arguments that Megatron-DeepSpeed prints, which mean something where it starts DeepSpeed."""
+
+
+def _of_another_program(name: str, values: Mapping[str, object]) -> bool:
+    """Whether a printed argument says nothing of this run: another program's default, or what follows from others."""
+    said = str(values.get(name))
+    if name == "num_experts":
+        return said in ("[1]", "1")
+    if _OTHERS.match(name) is None:
+        return False
+    option = _by_destination().get(name)
+    usual = known_options()[option].default if option is not None else ""
+    return said in (usual, str(values.get(name.partition("_")[2])))
+
+
+def _earlier(name: str, values: Mapping[str, object]) -> str | None:
+    """The option of an earlier release or of a fork that an argument is, where it says something today."""
+    found = next((f"--{one}" for one in (name, name.replace("_", "-")) if f"--{one}" in EARLIER), None)
+    if found is None or not EARLIER[found].gives:
+        return None
+    off = name in _OF_DEEPSPEED and str(values.get("deepspeed")) != "True"
+    return None if off or (name == "ds_sequence_parallel_size" and str(values[name]) == "1") else found
 
 
 def _one(option: str, value: object, key: str, *, expanded: bool) -> Iterator[tuple[str, str | None, str]]:
     known = known_options().get(option)
     switch = known is not None and known.takes == "0"
-    if value is None or value in ("None", "", False, "False", "false") or value == []:
+    text = str(value)  # 0 and 1 are numbers here, though they equal False and True
+    if text in ("None", "", "False", "false", "[]"):
         return
-    if switch or (value in (True, "True", "true") and known is None):
-        if value in (True, "True", "true"):
+    if option == "--zero-stage" and re.fullmatch(r"\d\.0", text):
+        value = text[0]  # older releases of Megatron-DeepSpeed take a fraction
+    if switch or (text in ("True", "true") and known is None):
+        if text in ("True", "true"):
             yield option, None, key
         return
     entries = value if isinstance(value, list) else _listed(str(value)) if not expanded else [value]
@@ -256,5 +298,5 @@ def _base_of(text: str) -> str:
 
 def key_line(lines: list[str], key: str) -> int:
     """The line, from 0, where a key stands; the first where none does."""
-    pattern = re.compile(rf"^[\s\"'{{,]*(?:\d+:\s*)?{re.escape(key)}[\"']?\s*(?::| \.\.)")
+    pattern = re.compile(rf"^[\s\"'{{,]*(?:[\w.-]+:\s*)?{re.escape(key)}[\"']?\s*(?::| \.\.)")
     return next((number for number, line in enumerate(lines) if key in line and pattern.match(line)), 0)
