@@ -217,8 +217,31 @@ METHODS = (
                 ("cp4", "cp4-ag"),
                 ("test_context", "test_ring_volume"),
                 (CONTEXT, SENT),
-                "priced in zigzag order, run in contiguous pieces; backward of a run keeps keys and values, the price"
-                " sends them again; striped order is refused",
+                "",
+            ),
+            (
+                "Striped attention",
+                2023,
+                ("cp4-striped",),
+                ("test_context", "test_stripes_cut_a_sequence_that_halves_do_not"),
+                (CONTEXT, SENT),
+                "a run masks the half of a block that a kernel leaves out",
+            ),
+            (
+                "BurstAttention",
+                2024,
+                ("cp4-burst",),
+                ("test_context", "test_burst_returns_three_quarters_of_a_ring_where_heads_share_no_keys"),
+                (CONTEXT, SENT),
+                "one ring over all ranks, not one in each node and one across",
+            ),
+            (
+                "Tree attention",
+                2024,
+                ("cp4-tree",),
+                ("test_context", "test_gathered_queries_are_less_than_keys_where_few_see_many"),
+                (CONTEXT, SENT),
+                "",
             ),
             (
                 "USP",

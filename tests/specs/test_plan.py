@@ -147,7 +147,7 @@ def test_a_row_is_not_found_in_a_plan_that_needs_more(row: PlanRow, data: st.Dat
                 {"recompute": Recompute(kind="selective", group=2)},
                 {"offload": Offload(optimizer=0.5)},
                 {"expert": ExpertParallel(expert_shards=2)},
-                {"context": (ContextParallel(kind="p2p", degree=row.cp_degree, layout="striped"),)},
+                {"context": (ContextParallel(kind="p2p", degree=row.cp_degree, layout="contiguous"),)},
             ]
         )
     )

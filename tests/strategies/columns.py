@@ -21,6 +21,9 @@ def columns(
     a2a: int = 1,
     p2p: int = 1,
     ag: int = 1,
+    striped: int = 1,
+    burst: int = 1,
+    tree: int = 1,
     ep: int | list[int] = 1,
     etp: int = 1,
     mbs: int = 1,
@@ -38,11 +41,12 @@ def columns(
     def whole(value: int | list[int]) -> np.ndarray:
         return np.broadcast_to(np.array(value), (rows,)).copy()
 
+    levels = {"a2a": a2a, "p2p": p2p, "ag": ag, "striped": striped, "burst": burst, "tree": tree}
     return StrategyColumns(
         tp=whole(tp),
         sp=np.full(rows, sp),
         tp_overlap=whole(OVERLAPS.index(overlap)),
-        context=np.tile([[{"a2a": a2a, "p2p": p2p, "ag": ag}.get(kind, 1) for kind in CONTEXTS]], (rows, 1)),
+        context=np.tile([[levels.get(kind, 1) for kind in CONTEXTS]], (rows, 1)),
         tensor=tensor,
         ep=whole(ep),
         etp=whole(etp),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.estimate.legality import row_problems
 from meshwright.kernels.compute import score_pairs
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
 from meshwright.specs import Attention, DenseMlp, LayerSpec
-from meshwright.specs.operators import CoreAttention
+from meshwright.specs.operators import CoreAttention, StreamTokens
+from meshwright.specs.row import PlanRow
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import Call, LocalAttention
 from meshwright.strategies.context import shard_attention
 from tests.strategies.columns import columns
@@ -125,3 +130,42 @@ def test_latent_attention_sends_its_expanded_heads() -> None:
     (op,) = (o for o in layer_work(model.last_layer(), model.hidden, "flash").ops if isinstance(o, CoreAttention))
     (ring,) = calls(share(op, 32768, p2p=4), "cp_p2p", "forward")
     assert payload(ring) == 32768 / 4 * 128 * (192 + 128) * 2
+
+
+def test_stripes_cut_a_sequence_that_halves_do_not() -> None:
+    """1,004 tokens on 4 ranks: 251 each, which have no halves; a stripe is sent as a ring sends its block."""
+    dense, seq_len = spec("llama-3.1-8b"), 1004
+    legal = {kind: not row_problems(PlanRow(cp=((kind, 4),), dp=2, gbs=2), dense, seq_len, 8) for kind in CONTEXTS}
+    assert legal == {"a2a": True, "p2p": False, "ag": False, "striped": True, "burst": False, "tree": False}
+    for phase in ("forward", "backward"):
+        (ring,) = calls(share(core(), 1024, p2p=4), "cp_p2p", phase)
+        (stripes,) = calls(share(core(), 1024, striped=4), "cp_striped", phase)
+        assert payload(ring) == payload(stripes)
+    last = share(core(), 1024, striped=4)
+    assert float(np.asarray(last.pairs)[0]) == 4 * 256 * 257 / 2
+
+
+@pytest.mark.parametrize(("kv_heads", "times"), [(64, 3 / 4), (32, 3 / 2), (8, 6.0)])
+def test_burst_returns_three_quarters_of_a_ring_where_heads_share_no_keys(kv_heads: int, times: float) -> None:
+    """3 N d + 2 N against 4 N d (Sun et al. 2024, section 3); heads that share keys send these and not queries."""
+    op = core(kv_heads=kv_heads)
+    (ring,) = calls(share(op, 65536, p2p=8), "cp_p2p", "backward")
+    (burst,) = calls(share(op, 65536, burst=8), "cp_burst", "backward")
+    two_numbers = 2 * 4 / (128 * 2) / 4 * (64 / kv_heads)
+    assert payload(burst) / payload(ring) == pytest.approx(times + two_numbers)
+    forward = [calls(share(op, 65536, **{kind: 8}), f"cp_{kind}", "forward")[0] for kind in ("p2p", "burst")]
+    assert payload(forward[0]) == payload(forward[1])
+
+
+def test_gathered_queries_are_less_than_keys_where_few_see_many() -> None:
+    """512 tokens of text that attend to 8,192 of an image, and a sequence that attends to itself."""
+    own = core(heads=32, kv_heads=32)
+    across = replace(own, keys=StreamTokens(sequences=1.0, length=8192, whole=False), causal=False)
+
+    def received(op: CoreAttention, kind: str) -> float:
+        """Bytes of both passes into one of 8 ranks."""
+        local = shard_attention(op, columns(seq_len=512, **{kind: 8}), 1.0, 2.0, materialised=False)
+        return sum(payload(call) * (2 if call.kind == "all_reduce" else 1) * 7 / 8 for call in local.calls)
+
+    assert received(across, "tree") < received(across, "ag") / 4
+    assert received(own, "tree") > received(own, "ag")

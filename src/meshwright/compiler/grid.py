@@ -20,13 +20,17 @@ from math import prod
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.shardings import DataSharding, ValueRole
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
+from meshwright.shapes import Int
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.blocks import SIDES, ActivationBlocks, Names, TensorBlocks
+from meshwright.strategies.layouts import LAYOUTS
 
 Axes = tuple[str, ...]
 """Names of axes of a grid, the outermost first."""
@@ -49,7 +53,8 @@ class DeviceGrid:
     data: Axes
     """Along which samples are split."""
     context: tuple[tuple[str, Axes], ...]
-    """Along which the tokens of a sample are split: kind ("p2p", "a2a" or "ag") and axes, the innermost level first."""
+    """Along which tokens of a sample are split: kind, a name of `strategies.CONTEXTS`, and axes; the innermost level
+    first."""
     tensor: Axes
     expert: Axes
     expert_tensor: Axes
@@ -134,6 +139,17 @@ class DeviceGrid:
     def tokens(self) -> Axes:
         """Along which the tokens of a sample are split, over all levels."""
         return tuple(axis for _, axes in reversed(self.context) for axis in axes)
+
+    def places(self, length: int) -> Int[np.ndarray, "ranks pieces tokens"] | None:
+        """Place in a sample of each token, as the ranks of the level that deals tokens out hold them; None without one.
+
+        Args:
+            length: the number of tokens of a sample.
+        """
+        for kind, axes in self.context:
+            if layout := CONTEXTS[kind].layout:
+                return LAYOUTS[layout].places(length, self.size(axes))
+        return None
 
     def block_axes(self, names: Names) -> Axes:
         """Axes of the grid of axes of a tensor group.

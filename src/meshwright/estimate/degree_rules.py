@@ -77,9 +77,9 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Deg
         *cuts,
         DegreeRule(
             "zigzag",
-            lambda d: (d["cp"] == d["cp_heads"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
+            lambda d: (d["cp_halves"] == 1) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
             f"the zigzag layout cuts the {seq_len} tokens of a sequence into 2 cp equal parts",
-            "lower cp or pad the sequence",
+            "lower cp, use striped, or pad the sequence",
             "cp",
         ),
         DegreeRule(

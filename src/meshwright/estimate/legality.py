@@ -31,6 +31,7 @@ def row_degrees(row: PlanRow) -> Degrees:
         "sp": int(row.sp or row.tp == 1 or row.drop_duplicates),
         "cp": row.cp_degree,
         "cp_heads": math.prod(degree for kind, degree in row.cp if _swaps_heads(kind)),
+        "cp_halves": math.prod(degree for kind, degree in row.cp if _has_halves(kind)),
         "pp": row.pp,
         "vpp": row.vpp,
         "ep": row.ep,
@@ -43,6 +44,10 @@ def row_degrees(row: PlanRow) -> Degrees:
 
 def _swaps_heads(kind: str) -> bool:
     return kind in CONTEXTS and CONTEXTS[kind].swaps_heads
+
+
+def _has_halves(kind: str) -> bool:
+    return kind in CONTEXTS and CONTEXTS[kind].layout == "zigzag"
 
 
 def _unknown_kinds(row: PlanRow) -> list[Problem]:
@@ -190,7 +195,8 @@ def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
         "tp": strategy.tp,
         "sp": int(strategy.tensor.shards_sequence or strategy.tp == 1 or strategy.expert.drop_duplicates),
         "cp": strategy.cp,
-        "cp_heads": math.prod(c.degree for c in strategy.context if _swaps_heads(c.kind)),
+        "cp_heads": math.prod(c.degree for c in strategy.context if _swaps_heads(c.name)),
+        "cp_halves": math.prod(c.degree for c in strategy.context if _has_halves(c.name)),
         "pp": 1,
         "vpp": 1,
         "ep": strategy.expert.ep,

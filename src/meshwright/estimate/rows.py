@@ -171,7 +171,7 @@ def strategy_columns(
         The columns.
     """
     tensors = [strategy.tensor for strategy in strategies]
-    levels = [[math.prod(c.degree for c in s.context if c.kind == kind) for kind in CONTEXTS] for s in strategies]
+    levels = [[math.prod(c.degree for c in s.context if c.name == kind) for kind in CONTEXTS] for s in strategies]
     return StrategyColumns(
         tp=np.array([t.degree for t in tensors]),
         sp=np.array([t.shards_sequence for t in tensors]),

@@ -157,7 +157,7 @@ def _of_tensor(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
 
 
 def _of_layout(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
-    """Kinds that nobody knows, and ranks with shares of a sequence other than the zigzag halves.
+    """Kinds that nobody knows, and ranks with shares of a sequence other than those of their kind.
 
     After an exchange of heads for sequence no rank has a share.
     """
@@ -165,10 +165,10 @@ def _of_layout(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
         if level.kind not in CONTEXTS:
             path, fix = f"{where}.context[{number}].kind", f"use one of {', '.join(CONTEXTS)}"
             yield Problem(what=f"{path} is {level.kind!r}", why="no rule prices this kind", fix=fix, field=path)
-        elif level.layout != "zigzag" and not CONTEXTS[level.kind].swaps_heads and level.degree > 1:
+        elif (layout := CONTEXTS[level.name].layout) and level.layout != layout and level.degree > 1:
             path = f"{where}.context[{number}].layout"
-            why = "ranks are taken to share the attended pairs evenly, as the zigzag layout does"
-            yield Problem(what=f"{path} is {level.layout!r}", why=why, fix="use zigzag", field=path)
+            why = f"ranks are taken to share the attended pairs evenly, as the {layout} layout does"
+            yield Problem(what=f"{path} is {level.layout!r}", why=why, fix=f"use {layout}", field=path)
 
 
 def _of_order(worker: Worker, where: str) -> Iterator[Problem]:

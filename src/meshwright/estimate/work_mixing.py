@@ -101,6 +101,8 @@ class MixingPricing(LayerSums):
         gathered_heads = local.heads if repeated else local.kv_heads
         gathered = columns.mbs * gathered_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
         self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
+        asked = columns.mbs * local.heads * local.query_len * columns.cp * (2 * (op.head_dim + op.value_dim))
+        self.transient = np.maximum(self.transient, asked * self.activation_bytes * context.gathered_queries(columns))
 
     def scores(self, op: Scores, module: ModuleSeconds) -> None:
         """Scores that pick keys."""

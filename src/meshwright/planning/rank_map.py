@@ -100,7 +100,7 @@ def stage_groups(strategy: LayerStrategy, *, experts: bool) -> list[tuple[str, i
     kinds: list[tuple[str, int, int]] = [("tp", strategy.tp, 1)]
     stride = strategy.tp
     for level in strategy.context:
-        name = "cp" if len(strategy.context) == 1 else f"cp {level.kind} "
+        name = "cp" if len(strategy.context) == 1 else f"cp {level.name} "
         kinds.append((name, level.degree, stride))
         stride *= level.degree
     kinds.append(("dp", strategy.dp, stride))

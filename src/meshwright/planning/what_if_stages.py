@@ -195,8 +195,8 @@ def _changed_strategy(strategy: LayerStrategy, wanted: Mapping[str, Any], device
         raise InputError(problem, code="MW231")
     context = strategy.context
     if cp != strategy.cp:
-        kind = context[0].kind if context else "p2p"
-        context = (ContextParallel(kind=kind, degree=cp),) if cp > 1 else ()
+        kind = context[0].name if context else "p2p"
+        context = (ContextParallel.of(kind, cp),) if cp > 1 else ()
     expert = replace(strategy.expert, ep=wanted.get("ep", strategy.expert.ep))
     kind_of_data = SHARDINGS[wanted["sharding"]] if "sharding" in wanted else sharding_of(strategy.data)
     more = {name: getattr(strategy.data, name) for name in DataParallel.__dataclass_fields__ if name not in _OF_DATA}

@@ -15,6 +15,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
+from meshwright.strategies import CONTEXTS
 from meshwright.targets.run.rules import module_refusals
 
 if TYPE_CHECKING:
@@ -304,12 +305,13 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
             why="stages of unlike devices split matrices in one dimension",
             fix="use 1d there, or a plan of equal stages",
         )
-    if seq_len % row.cp_degree:
+    parts = row.cp_degree * (2 if any(CONTEXTS[kind].layout == "zigzag" for kind, _ in row.cp) else 1)
+    if seq_len % parts:
         yield Problem(
             what=f"{seq_len} tokens on {row.cp_degree} context ranks in {where}",
             field="seq_len",
-            why="context ranks share the tokens of a sample evenly",
-            fix=f"--seq {-(-seq_len // row.cp_degree) * row.cp_degree}",
+            why=f"context ranks share the tokens of a sample in {parts} equal parts",
+            fix=f"--seq {-(-seq_len // parts) * parts}",
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshwright.errors import InputError
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import WAY_AXES, searched_values
+from meshwright.search.axes import AXES, WAY_AXES, searched_values
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -17,6 +17,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
 from meshwright.specs.shardings import searched_shardings
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 
 
 def offload_spaces(space: Space, cluster: ClusterSpec, workload: Workload) -> list[Space]:
@@ -80,6 +81,7 @@ def narrow_space(space: Space) -> Space:
         "offload": ("none",),
         "tensor": ("1d",),
         "sharding": searched_shardings(),
+        "cp_kind": tuple(kind for kind in AXES["cp_kind"].values() if _tried(kind)),
     }
     narrow: dict[str, tuple[object, ...]] = {}
     for axis in space.opened:
@@ -89,6 +91,12 @@ def narrow_space(space: Space) -> Space:
             narrow[axis] = both or values[:1]
     kept = tuple((axis, values) for axis, values in space.pins if axis not in space.opened)
     return replace(space, pins=(*kept, *narrow.items()), opened=())
+
+
+def _tried(kind: str) -> bool:
+    """Whether a search tries a kind of context, or the inner of two, unasked."""
+    inner, _, _ = kind.partition("+")
+    return inner not in CONTEXTS or CONTEXTS[inner].searched
 
 
 def pinned_to(space: Space, **pins: tuple[object, ...]) -> Space:

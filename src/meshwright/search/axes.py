@@ -282,7 +282,7 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="cp_kind",
-            default="p2p, a2a, ag, and a2a inside p2p for every split; none where cp is 1",
+            default="p2p, a2a, ag, and a2a inside p2p for every split, others where they are named; none where cp is 1",
             words=_context_kinds,
             neutral="none",
         ),

@@ -19,7 +19,7 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import Degrees
 from meshwright.strategies.columns import OVERLAPS, StrategyColumns, ranks_of
-from meshwright.strategies.context import head_ranks
+from meshwright.strategies.context import half_ranks, head_ranks
 
 Ints = Int[np.ndarray, "rows"]
 
@@ -164,6 +164,7 @@ def grid_degrees(grid: Grid) -> Degrees:
         "sp": np.ones_like(grid.tp),
         "cp": grid.cp,
         "cp_heads": head_ranks(grid.context),
+        "cp_halves": half_ranks(grid.context),
         "pp": grid.pp,
         "vpp": np.ones_like(grid.tp),
         "ep": grid.ep,

@@ -20,7 +20,7 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import DegreeRule
 from meshwright.strategies.columns import OVERLAPS, ranks_of
-from meshwright.strategies.context import head_ranks
+from meshwright.strategies.context import half_ranks, head_ranks
 
 Folds = Int[np.ndarray, "folds"]
 CHECKED_TOGETHER = 1 << 16
@@ -297,6 +297,7 @@ def _degrees(meshes: Sequence[_Mesh]) -> dict[str, Ints]:
         "sp": same,
         "cp": of_levels(ranks_of),
         "cp_heads": of_levels(head_ranks),
+        "cp_halves": of_levels(half_ranks),
         "pp": np.repeat([mesh.pp for mesh in meshes], sizes),
         "vpp": same,
         "ep": of_folds(lambda mesh: mesh.ep),
@@ -327,7 +328,7 @@ def alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
 
 
 def _alone_legal(rules: tuple[DegreeRule, ...], tp: Ints) -> Bool[np.ndarray, "degrees"]:
-    degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), np.ones_like(tp))
+    degrees = dict.fromkeys(("sp", "cp", "cp_heads", "cp_halves", "pp", "vpp", "ep", "etp", "dp"), np.ones_like(tp))
     return np.logical_and.reduce([rule.holds(degrees | {"tp": tp, "mbs": tp}) for rule in rules])
 
 
@@ -335,12 +336,14 @@ def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[
     """Degrees by kind of `CONTEXTS` for every value of the axis cp_kind of a context degree, two levels if wanted."""
     if cp == 1:
         return [] if only_in_groups(space, "cp") else [(1,) * len(CONTEXTS)]
-    found = []
+    found, pinned = [], space.pinned("cp_kind") is not None
     for kind in AXES["cp_kind"].values():
         if kind == AXES["cp_kind"].neutral:
             continue
         inner, _, outer = kind.partition("+")
-        if not _allowed(space, "cp_kind", kind) or (outer and not hierarchical):
+        if not (_allowed(space, "cp_kind", kind) if pinned else CONTEXTS[inner].searched):
+            continue
+        if outer and not hierarchical:
             continue
         for degree in divisors(cp)[1:-1] if outer else [cp]:
             levels = {inner: degree, outer: cp // degree}

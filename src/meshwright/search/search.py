@@ -81,7 +81,7 @@ def search(
         found = [in_series.searched(one) for one in each_a_part(spaces)]
     if first is not None and not any(one.certificate.space for one in found):
         # A limit left no more than what is searched by default: that is the space of the answer.
-        found, first = [first, *found], None
+        found, first, spaces = [first, *found], None, [narrow_space(space), *spaces]
     if (
         not space.tight
         and np.isinf(beat_s)

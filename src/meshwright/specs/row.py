@@ -190,7 +190,7 @@ class PlanRow:
             tensor = TensorNamed(name=self.tensor, degree=self.tp)
         return LayerStrategy(
             tensor=tensor,
-            context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),
+            context=tuple(ContextParallel.of(kind, degree) for kind, degree in self.cp),
             expert=ExpertParallel(
                 ep=self.ep,
                 etp=self.etp,

@@ -63,7 +63,7 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
         tensor=strategy.tensor.name,
         sp=one.sequence_parallel,
         tp_overlap=one.overlap,
-        cp=tuple((level.kind, level.degree) for level in strategy.context),
+        cp=tuple((level.name, level.degree) for level in strategy.context),
         ep=strategy.expert.ep,
         etp=strategy.expert.etp,
         dispatcher=strategy.expert.dispatcher,

@@ -22,6 +22,8 @@ Averaging = Literal["synchronous", "elastic", "local", "diloco"]
 
 EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
 AVERAGINGS: tuple[Averaging, ...] = get_args(Averaging)
+STRIPED: Literal["striped"] = "striped"
+"""A ring whose ranks have every so many-th token."""
 COLLECTIVE = "collective"
 """How weights and gradients of most plans get to other ranks."""
 
@@ -108,10 +110,21 @@ class ContextParallel:
     """One level of context parallelism, innermost first: `(a2a, 2), (p2p, 4)` is the hierarchical form."""
 
     kind: str
-    """Name in the catalogue (`strategies.CONTEXTS`): `p2p` ring of keys and values (zigzag), `a2a` heads for sequence
-    (Ulysses), `ag` gathered keys and values."""
+    """Name in the catalogue (`strategies.CONTEXTS`): `p2p` ring of keys and values, `a2a` heads for sequence (Ulysses),
+    `ag` gathered keys and values, `burst` ring of queries in backward, `tree` gathered queries."""
     degree: int
     layout: Literal["zigzag", "striped", "contiguous"] = "zigzag"
+    """Tokens of each rank: two pieces, one from either end; every so many-th one; or one piece."""
+
+    @classmethod
+    def of(cls, name: str, degree: int) -> ContextParallel:
+        """The level of a name in the catalogue, where a ring in stripes has one of its own."""
+        return cls(kind="p2p", degree=degree, layout=STRIPED) if name == STRIPED else cls(kind=name, degree=degree)
+
+    @property
+    def name(self) -> str:
+        """Name in the catalogue and in the one-line form of plans."""
+        return STRIPED if (self.kind, self.layout) == ("p2p", STRIPED) else self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

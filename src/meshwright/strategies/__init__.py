@@ -16,8 +16,8 @@ from meshwright.specs.dispatchers import DISPATCHERS, Dispatcher
 from meshwright.specs.row import expert_tokens
 from meshwright.specs.shardings import SHARDINGS, ShardingKind
 from meshwright.strategies.base import ContextStrategy, TensorStrategy, TokenTraffic, WeightPassing
-from meshwright.strategies.gathered import Gathered
-from meshwright.strategies.ring import Ring
+from meshwright.strategies.gathered import Gathered, Tree
+from meshwright.strategies.ring import Burst, Ring, Striped
 from meshwright.strategies.ulysses import Ulysses
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ CONTEXTS: dict[str, ContextStrategy] = {
         Ulysses(),
         Ring(),
         Gathered(),
+        Striped(),
+        Burst(),
+        Tree(),
     )
 }
 """Kinds of context parallelism by name, innermost level first."""

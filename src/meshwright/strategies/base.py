@@ -111,8 +111,9 @@ class LocalScan:
 
 
 Degrees = Mapping[str, Int[np.ndarray, "rows"]]
-"""Columns tp, sp, cp, cp_heads, pp, vpp, ep, etp, dp, mbs of equal length. `cp_heads`: ranks among which the levels of
-context that exchange heads for sequence share heads."""
+"""Columns tp, sp, cp, cp_heads, cp_halves, pp, vpp, ep, etp, dp, mbs of equal length. `cp_heads`: ranks among which the
+levels of context that exchange heads for sequence share heads. `cp_halves`: ranks that hold a sequence in zigzag
+halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,12 @@ class AttentionBlock:
     sent again."""
     heads_bytes: Column
     """Queries, keys, values and outputs of the rank's own tokens, of all heads of its tensor rank."""
+    queries_bytes: Column
+    """Queries of the tokens that one rank of the level holds, of the heads it computes."""
+    outputs_bytes: Column
+    """Outputs of these queries."""
+    sums_bytes: Column
+    """One sum of scores for each of these queries and heads, in at least 32 bits."""
 
 
 class ContextStrategy(ABC):
@@ -259,12 +266,23 @@ class ContextStrategy(ABC):
     """Each rank computes whole sequences of fewer heads."""
     gathers: ClassVar[bool] = False
     """A rank holds the keys and values of all ranks at once."""
+    gathers_queries: ClassVar[bool] = False
+    """A rank holds the queries of all ranks at once, and what its keys give them."""
+    searched: ClassVar[bool] = True
+    """Whether a search tries it unasked."""
+    layout: ClassVar[str] = "zigzag"
+    """How tokens are dealt to ranks, a name of `strategies.layouts.LAYOUTS`; empty where heads are exchanged for
+    tokens."""
     runs: ClassVar[bool] = False
     """Whether the runtime has its attention."""
 
     @abstractmethod
     def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
         """The collectives around core attention, forward and backward, of no bytes where `degree` is 1."""
+
+    def fullest(self, length: float, degree: Int[np.ndarray, "rows"]) -> Column:
+        """Pairs that a causal mask leaves the fullest rank over the mean, of sequences of `length` tokens."""
+        return 1.0
 
     def state_calls(self, block: StateBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
         """The collectives around a recurrence: its state goes from rank to rank in the order of the sequence.

@@ -6,24 +6,51 @@ Levels lie innermost first in the order of the catalogue: an exchange of heads i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from meshwright.shapes import Int
+from meshwright.shapes import Bool, Int
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import AttentionBlock, Call, Group, LocalAttention, LocalScan, LocalScores, StateBlock
+from meshwright.strategies.base import (
+    AttentionBlock,
+    ContextStrategy,
+    Group,
+    LocalAttention,
+    LocalScan,
+    LocalScores,
+    StateBlock,
+)
 from meshwright.strategies.columns import StrategyColumns, local_units, ranks_of
 
 STATE_BYTES = 4.0
 """States of recurrences are kept in 32 bits."""
 SUM_BYTES = 4.0
-"""Gradients of keys and values that are repeated for all heads are summed in 32 bits."""
+"""Gradients of keys and values that are repeated for all heads are summed in 32 bits, and so are scores of a query."""
 
 
 def head_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
     """Ranks among which the levels that exchange heads for sequence share heads, of columns of degrees by kind."""
-    swaps = [number for number, kind in enumerate(CONTEXTS.values()) if kind.swaps_heads]
-    return ranks_of(context[:, swaps])
+    return _ranks_where(context, lambda kind: kind.swaps_heads)
+
+
+def half_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
+    """Ranks that hold a sequence in zigzag halves, of columns of degrees by kind."""
+    return _ranks_where(context, lambda kind: kind.layout == "zigzag")
+
+
+def _ranks_where(
+    context: Int[np.ndarray, "rows kinds"], asked: Callable[[ContextStrategy], bool]
+) -> Int[np.ndarray, "rows"]:
+    """Ranks over the levels of some kinds."""
+    return ranks_of(context[:, [number for number, kind in enumerate(CONTEXTS.values()) if asked(kind)]])
+
+
+def _used(columns: StrategyColumns) -> list[tuple[ContextStrategy, Int[np.ndarray, "rows"]]]:
+    """The kinds that some row has, and their degrees."""
+    kinds = tuple(CONTEXTS.values())
+    return [(kinds[at], columns.context[:, at]) for at in np.flatnonzero((columns.context > 1).any(0)).tolist()]
 
 
 def context_groups(columns: StrategyColumns) -> dict[str, Group]:
@@ -73,16 +100,20 @@ def shard_attention(
     key_tokens = tokens if op.keys is None else tokens * (key_len / sequence)
     sent_heads = heads if repeated else kv_heads
     held = key_tokens * exchanging * (np.maximum(sent_heads / exchanging, 1.0) * width)
+    queries = tokens * exchanging * np.maximum(heads / exchanging, 1.0)
     block = AttentionBlock(
         tokens_bytes=held * activation_bytes,
         backward_bytes=held * (activation_bytes + SUM_BYTES if repeated else activation_bytes),
         # Beyond one key-value head a rank, a head goes to every rank whose queries need it.
         heads_bytes=activation_bytes
         * (tokens * (heads * width) + key_tokens * (np.maximum(kv_heads, exchanging) * width)),
+        queries_bytes=queries * (op.head_dim * activation_bytes),
+        outputs_bytes=queries * (op.value_dim * activation_bytes),
+        sums_bytes=queries * max(activation_bytes, SUM_BYTES),
     )
-    calls: tuple[Call, ...] = ()
-    for number, kind in enumerate(CONTEXTS.values()):
-        calls += kind.calls(block, columns.context[:, number])
+    used, loaded = _used(columns), np.ones(columns.rows)
+    for kind, degree in used if op.causal and op.keys is None else ():
+        loaded = loaded * kind.fullest(sequence, degree)
     query_len = sequence / sequence_ranks
     return LocalAttention(
         batch=columns.mbs / batch_ranks,
@@ -90,8 +121,8 @@ def shard_attention(
         kv_heads=np.maximum(kv_heads / exchanging, 1.0),
         query_len=query_len,
         key_len=np.full(columns.rows, key_len),
-        pairs=query_len * key_len if materialised else pairs / sequence_ranks,
-        calls=calls,
+        pairs=query_len * key_len if materialised else pairs / sequence_ranks * loaded,
+        calls=tuple(call for kind, degree in used for call in kind.calls(block, degree)),
     )
 
 
@@ -112,10 +143,11 @@ def shard_scores(
         tokens_bytes=columns.sequence_tokens * width,
         backward_bytes=columns.sequence_tokens * width,
         heads_bytes=columns.sequence_tokens * width * (op.heads + 1),
+        queries_bytes=columns.sequence_tokens * (width * op.heads),
+        outputs_bytes=np.zeros(columns.rows),
+        sums_bytes=columns.sequence_tokens * (op.heads * max(activation_bytes, SUM_BYTES)),
     )
-    calls: tuple[Call, ...] = ()
-    for number, kind in enumerate(CONTEXTS.values()):
-        calls += kind.calls(block, columns.context[:, number])
+    calls = tuple(call for kind, degree in _used(columns) for call in kind.calls(block, degree))
     return LocalScores(
         pairs=sequences * pairs[0],
         picked_pairs=sequences * pairs[1],
@@ -143,13 +175,15 @@ def shard_scan(op: Scan, columns: StrategyColumns, activation_bytes: float) -> L
         state_bytes=columns.mbs / batch_ranks * own * (op.state * STATE_BYTES),
         heads_bytes=tokens * heads * (op.exchanged * activation_bytes),
     )
-    calls: tuple[Call, ...] = ()
-    for number, kind in enumerate(CONTEXTS.values()):
-        calls += kind.state_calls(block, columns.context[:, number])
+    calls = tuple(call for kind, degree in _used(columns) for call in kind.state_calls(block, degree))
     return LocalScan(tokens=tokens * exchanging, heads=own, calls=calls)
 
 
-def gathered_keys(columns: StrategyColumns) -> Int[np.ndarray, "rows"]:
+def gathered_keys(columns: StrategyColumns) -> Bool[np.ndarray, "rows"]:
     """Whether a rank holds the keys and values of all ranks of a level at once."""
-    gathers = [number for number, kind in enumerate(CONTEXTS.values()) if kind.gathers]
-    return ranks_of(columns.context[:, gathers]) > 1
+    return _ranks_where(columns.context, lambda kind: kind.gathers) > 1
+
+
+def gathered_queries(columns: StrategyColumns) -> Bool[np.ndarray, "rows"]:
+    """Whether a rank holds the queries of all ranks of a level at once, and what its keys give them."""
+    return _ranks_where(columns.context, lambda kind: kind.gathers_queries) > 1

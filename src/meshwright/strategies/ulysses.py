@@ -18,6 +18,7 @@ class Ulysses(ContextStrategy):
     name = "a2a"
     summary = "all-to-all of heads for sequence"
     swaps_heads = True
+    layout = ""
     runs = True
 
     def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:

@@ -30,6 +30,7 @@ from meshwright.zoo.on_blocks import OnBlocks
 from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
 from meshwright.zoo.supported import check_supported
 from meshwright.zoo.swapped import swapped
+from meshwright.zoo.token_order import dealt, in_order, order_on
 
 DROPOUT = 0.1
 BALANCE_WEIGHT = 0.01
@@ -118,12 +119,13 @@ class Decoder:
             ends = {name: weights[name] for name in ("embedding", "head")}
             return on_blocks.losses(self._losses, ends, x, tokens[:, 1:]).mean()
         logits, balance = self.logits(weights, tokens[:, :-1], keys)
-        wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1)
+        following = dealt(self._grid(self.num_layers - 1), tokens[:, 1:])
+        wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), following[..., None], axis=-1)
         loss = -wanted.mean()
         return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
 
     def logits(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
-        """What may follow every token, and the imbalance of the routers.
+        """What may follow every token, in the order of the last layer's ranks, and the imbalance of the routers.
 
         Args:
             weights: the weights of `init`.
@@ -138,6 +140,7 @@ class Decoder:
         """What the layers make of tokens."""
         grid, embedding = self._grid(0), weights["embedding"]
         on_blocks = OnBlocks.of(grid)
+        tokens = dealt(grid, tokens)
         x = on_blocks.embedded(self._embedded, embedding, tokens) if on_blocks else self._embedded(embedding, tokens)
         if grid is not None and grid.tokens:
             x = grid.held(x, grid.data, grid.tokens)
@@ -151,7 +154,7 @@ class Decoder:
                 [one for _, (_, one) in numbered[first:end]], x, keys
             )
             balance = balance + added
-            x = self._ended(end, x)
+            x = self._passed_on(end, x)
         return x, balance
 
     def entered(self, ends: dict[str, Any], tokens: jax.Array) -> jax.Array:
@@ -243,11 +246,22 @@ class Decoder:
     def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         x = held.looked_up(weights["tokens"], tokens)
         if "positions" in weights:
-            x = x + held.part(weights["positions"][None, : tokens.shape[1]], width=False)[0]
+            positions = dealt(self._grid(0), weights["positions"][None, : tokens.shape[1]])
+            x = x + held.part(positions, width=False)[0]
         return norm(weights["norm"], x, held) if "norm" in weights else x
 
     def _grid(self, layer: int | jax.Array) -> DeviceGrid | None:
         return self.grids[int(layer)] if self.grids else self.grid
+
+    def _passed_on(self, layers: int, x: jax.Array) -> jax.Array:
+        """What passes on behind so many layers, in the order of the next one's ranks."""
+        here, there = (self._grid(min(at, self.num_layers - 1)) for at in (layers - 1, layers))
+        if (order_on(here, x.shape[1]) == order_on(there, x.shape[1])).all():
+            return self._ended(layers, x)
+        # A stage whose ranks hold whole samples changes the order without sending anything.
+        if there is None or not there.tokens:
+            return in_order(here, self._ended(layers, x))
+        return self._ended(layers, dealt(there, in_order(here, x)))
 
     def _ended(self, layers: int, x: jax.Array) -> jax.Array:
         """What passes on behind so many layers, marked where a stage ends there."""
@@ -303,7 +317,7 @@ class Decoder:
         routes: list[jax.Array] | None = None,
         held: WholeTensors = WHOLE,
     ) -> tuple[jax.Array, Any]:
-        rate = self.dropout if layer.dropout else 0.0
+        rate, grid = self.dropout if layer.dropout else 0.0, self._grid(number)
         rotary = not self.spec.learned_positions
         assert isinstance(layer.attention, Attention)
 
@@ -318,10 +332,10 @@ class Decoder:
             entering,
             rotary=rotary,
             core_again="core_attn" in again,
-            grid=self._grid(number),
+            grid=grid,
             held=held,
         )
-        after = x + dropout(keys, 2 * number, rate, seen, held)
+        after = x + dropout(keys, 2 * number, rate, seen, held, grid)
         given = x if layer.parallel_block else after
         shared = entering if layer.norms == 1 else normed(weights["mlp_norm"], given)
         balance: Any = 0.0
@@ -332,7 +346,7 @@ class Decoder:
                 experts,
                 layer.mlp,
                 capacity_factor=self.capacity_factor,
-                grid=self._grid(number),
+                grid=grid,
                 how=self.experts,
                 gate=self.gate,
                 keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
@@ -341,7 +355,7 @@ class Decoder:
             made, balance = made_again("moe", through, policy=exchanges)(weights["experts"], shared)
         else:
             made = made_again("mlp", partial(mlp, held=held))(weights["mlp"], shared)
-        return after + dropout(keys, 2 * number + 1, rate, made, held), balance
+        return after + dropout(keys, 2 * number + 1, rate, made, held, grid), balance
 
     def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:
         """Loss of every token, on one rank of a tensor grid."""

@@ -81,7 +81,7 @@ def experts(
     Args:
         spec: experts, top-k.
         weights: the weights of `expert_weights`.
-        x: [samples, length, hidden].
+        x: [samples, length, hidden], tokens in the order of the grid's ranks.
         capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
         grid: the grid of the devices that share the work; tokens then go to the devices of their experts and back.
         how: the way they get there, as plans state it; where it places experts, weights are in the order of `slots`.
@@ -95,7 +95,7 @@ def experts(
     shares = _shares(weights, x)
     weight, index = _chosen(spec, shares)
     room = x.shape[1] if capacity_factor is None else capacity(x.shape[1], spec.experts, spec.top_k, capacity_factor)
-    send, take = routes(gate, shares, (weight, index), min(x.shape[1], room), keys)
+    send, take = routes(gate, shares, (weight, index), min(x.shape[1], room), keys, grid)
     if grid is not None and how.placement:
         send, take = (values[:, :, slots(how.placement)] for values in (send, take))
     hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None

@@ -7,6 +7,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.zoo.token_order import dealt, in_order
+
 Gate = Literal["top-k", "gshard", "switch", "expert-choice"]
 
 
@@ -16,6 +19,7 @@ def routes(
     chosen: tuple[jax.Array, jax.Array],
     room: int,
     keys: jax.Array | None = None,
+    grid: DeviceGrid | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """One-hot [samples, length, experts, room] that sends tokens, and the same with weights that takes results.
 
@@ -27,6 +31,7 @@ def routes(
         chosen: probabilities and experts of each token [samples, length, k].
         room: tokens of a sample that an expert takes.
         keys: the keys of the samples' random numbers, for `gshard`.
+        grid: the grid of the devices, in the order of whose ranks tokens stand.
 
     Source: Lepikhin et al. 2020 (GShard), algorithm 1; Fedus et al. 2021 (Switch Transformers), equation 2; Zhou et al.
         2022 (Expert Choice, arXiv 2202.09368), section 3.2.
@@ -43,10 +48,11 @@ def routes(
     if gate == "gshard" and index.shape[-1] > 1:
         assert keys is not None
         drawn = jax.vmap(lambda key: jax.random.uniform(key, index.shape[1:2], dtype=weight.dtype))(keys)
+        drawn = dealt(grid, drawn)
         visits = visits.at[..., 1:].set((2.0 * weight[..., 1:] > drawn[..., None]).astype(jnp.int32))
     sent = jax.nn.one_hot(index, experts, dtype=jnp.int32) * visits[..., None]
     # Seats go by position: whether a token is dropped depends on no later one.
-    order = sent.reshape(sent.shape[0], -1, experts)
-    seat = (jnp.cumsum(order, axis=1) - order).reshape(sent.shape)
+    order = in_order(grid, sent).reshape(sent.shape[0], -1, experts)
+    seat = dealt(grid, (jnp.cumsum(order, axis=1) - order).reshape(sent.shape))
     seated = sent[..., None] * jax.nn.one_hot(seat, room, dtype=jnp.int32)
     return seated.sum(2), (seated * weight[..., None, None]).sum(2)

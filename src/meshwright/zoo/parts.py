@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.zoo.blocks import WHOLE, WholeTensors
+from meshwright.zoo.token_order import dealt
 
 EPSILON = 1e-5
 """Added under the square root of a norm."""
@@ -62,7 +64,12 @@ def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
 
 
 def dropout(
-    keys: jax.Array, place: int | jax.Array, rate: float, x: jax.Array, held: WholeTensors = WHOLE
+    keys: jax.Array,
+    place: int | jax.Array,
+    rate: float,
+    x: jax.Array,
+    held: WholeTensors = WHOLE,
+    grid: DeviceGrid | None = None,
 ) -> jax.Array:
     """Values kept with probability 1 - rate and scaled by its inverse.
 
@@ -72,11 +79,14 @@ def dropout(
         rate: the rate of what is dropped; 0 returns the values.
         x: one row per sample.
         held: how ranks hold the stream; each draws the whole of a sample's, so that they agree.
+        grid: the grid of the devices, in the order of whose ranks tokens stand.
     """
     if not rate:
         return x
     own = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place)
     kept = held.part(jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, held.full(x.shape[1:])))(own))
+    if grid is not None and grid.tokens:
+        kept = dealt(grid, grid.held(kept, grid.data))
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import meshwright as mw
@@ -45,7 +47,7 @@ def test_all_leaves_out_what_says_nothing_of_the_model() -> None:
 
 def test_what_is_said_of_an_axis_goes_before() -> None:
     found = space(methods="all", schedule="1f1b", offload="none", forbid="tensor=3d")
-    assert found.opened == ("tensor", "sharding")
+    assert found.opened == ("tensor", "cp_kind", "sharding")
     assert found.pinned("schedule") == ("1f1b",)
     assert "3d" not in (found.pinned("tensor") or ())
 
@@ -121,7 +123,26 @@ def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     assert wide["search"]["space"] > narrow["search"]["space"]
     assert wide["search"]["optimal"]
     said = {one["name"]: one["value"] for one in wide["inputs"]["assumptions"]}
-    assert said["methods"] == "every value of offload, tensor, sharding"
+    assert said["methods"] == "every value of offload, tensor, cp_kind, sharding"
     opened = mw.plan("gpt2", methods="schedule,sharding", gpus="2xH100", global_batch=4, top=1).to_dict()
     said = {one["name"]: one["value"] for one in opened["inputs"]["assumptions"]}
     assert said["methods"] == "every exact schedule; every value of sharding"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "seq_len", "pins", "kind"),
+    [
+        # 4 divides 20,004 tokens and 8 does not; a2a sends in the open what stripes send behind attention.
+        ("llama-3.1-8b", "8xH100", 20_004, "tp=1 cp=4 dp=2", "striped"),
+        # Every head has keys of its own: a ring of queries returns three quarters of what one of keys does.
+        ("llama-2-7b", "4x1xA100-80", 16_384, "tp=1 cp=4 dp=1 cp_kind=p2p,burst,striped", "burst"),
+        ("llama-3.1-8b", "4x1xA100-80", 16_384, "tp=1 cp=4 dp=1 cp_kind=p2p,burst,striped", "p2p"),
+    ],
+)
+def test_kinds_of_context_are_found_where_they_are_fastest(
+    model: str, gpus: str, seq_len: int, pins: str, kind: str
+) -> None:
+    opened = None if "cp_kind" in pins else "cp_kind"
+    asked = {"gpus": gpus, "seq_len": seq_len, "global_batch": 4, "pin": pins.split(), "methods": opened, "top": 1}
+    (best,) = mw.plan(model, **asked).to_dict()["plans"]
+    assert re.search(r"cp4(-[a-z0-9]+)?\.", best["name"])[0] == f"cp4{'' if kind == 'p2p' else f'-{kind}'}."

@@ -25,6 +25,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import searched_shardings
+from meshwright.specs.strategy import STRIPED
 from meshwright.specs.workload import Workload
 
 
@@ -345,7 +346,8 @@ def _alone(axis: str, value: int, tensor: str, model: ModelSpec, workload: Workl
         return Problem(what=f"{axis}={value}", why=why, fix=f"use a divisor of {workload.global_batch}", field=axis)
     if axis in ("dp", "mbs"):
         return None
-    row = PlanRow(cp=(("p2p", value),)) if axis == "cp" else replace(PlanRow(mbs=value), **{axis: value})  # type: ignore[arg-type]
+    # Stripes ask for nothing but equal parts of a sequence: another kind is legal nowhere else.
+    row = PlanRow(cp=((STRIPED, value),)) if axis == "cp" else replace(PlanRow(mbs=value), **{axis: value})  # type: ignore[arg-type]
     from meshwright.estimate.legality import row_degrees  # most axes are free
 
     degrees = row_degrees(row)

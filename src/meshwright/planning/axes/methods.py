@@ -34,6 +34,7 @@ OPENED: dict[str, Callable[[], tuple[str, ...]]] = {
     "ep_order": _words("ep_order"),
     "offload": lambda: read_offload(AUTO),
     "tensor": _words("tensor"),
+    "cp_kind": _words("cp_kind"),
     "sharding": _words("sharding"),
 }
 """Axes that a search does not go through as a whole by default, and all that `--methods` tries of each."""

@@ -22,7 +22,7 @@ def _sharding(strategy: LayerStrategy, _: int) -> tuple[object, ...]:
 AXES: Mapping[str, Reader] = {
     "tp": lambda strategy, _: (strategy.tp,),
     "cp": lambda strategy, _: (strategy.cp,),
-    "cp_kind": lambda strategy, _: tuple(level.kind for level in strategy.context if level.degree > 1) or ("none",),
+    "cp_kind": lambda strategy, _: tuple(level.name for level in strategy.context if level.degree > 1) or ("none",),
     "ep": lambda strategy, _: (strategy.expert.ep,),
     "etp": lambda strategy, _: (strategy.expert.etp,),
     "dp": lambda strategy, _: (strategy.dp,),
