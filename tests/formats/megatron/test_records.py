@@ -268,5 +268,5 @@ def test_a_stored_number_that_is_zero_or_one_is_no_switch() -> None:
     }
     text = "wandb_version: 1\n" + "".join(f"{name}: {{value: {value}}}\n" for name, value in values.items())
     words = script_of(text, "wandb").split()
-    pairs = {"--hidden-dropout 0", "--attention-dropout 0", "--micro-batch-size 1"}
+    pairs = {"--hidden-dropout 0.0", "--attention-dropout 0", "--micro-batch-size 1"}
     assert pairs <= {f"{one} {after}" for one, after in pairwise(words)}
