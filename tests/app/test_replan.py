@@ -129,6 +129,11 @@ def test_the_first_plan_is_the_quickest_or_as_quick_and_moves_less(found: Replan
     assert found.best.state.moved_bytes == min(move.state.moved_bytes for move in near)
 
 
+def test_an_answer_says_where_its_first_plan_is_not_the_one_of_most_steps(found: Replanned) -> None:
+    first_s, *others_s = (move.worth_s(found.horizon_s) for move in found.moves)
+    assert ("the one that moves least" in found.text) == (min(others_s) < first_s)
+
+
 def test_unequal_pipelines_use_what_a_batch_that_does_not_divide_leaves(job: Job) -> None:
     odd = replan(job, lost="2xH100", added="4x2xH100", pin=["pp=1", "tp=1", "cp=1", "vpp=1", "recompute=none"])
     assert odd.change.cluster.devices == 14

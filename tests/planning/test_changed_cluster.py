@@ -86,3 +86,12 @@ def test_unlike_kinds_that_count_as_one_are_what_they_were_without_each_other() 
     assert changed_cluster(one, lost="8-12").cluster.groups == cluster.groups[:1]
     some = changed_cluster(one, lost="2xA100-80").cluster.groups[0]
     assert (some.name, some.devices) == (one.groups[0].name, 11)
+
+
+def test_nodes_are_lost_by_their_number_and_size() -> None:
+    cluster = resolve_gpus("4x8xH100,8xA100-80")
+    assert changed_cluster(cluster, lost="2x8xH100").cluster == changed_cluster(cluster, lost="16xH100").cluster
+    with pytest.raises(InputError, match="names no group or device"):
+        changed_cluster(cluster, lost="2x4xH100")
+    with pytest.raises(InputError, match="there are 32 of them"):
+        changed_cluster(cluster, lost="9x8xH100")

@@ -36,7 +36,7 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import HOUR_S, gib, seconds, significant
+from meshwright.units import HOUR_S, gib, percent, seconds, significant
 
 SAME = 0.01
 """Plans this near in time count as equal, so that the one that moves least is taken."""
@@ -109,9 +109,10 @@ class Replanned(Answer):
             lines.append(f"  no copy on the remaining devices: {gib(state.lost_bytes)}, to be read from a checkpoint")
         lines += [f"{note}" for note in self.notes]
         if len(self.moves) > 1:
-            lines.append(
-                f"ordered by the steps trained in {significant(self.horizon_s / HOUR_S)} h, moving included{basis}"
-            )
+            hours = f"the steps trained in {significant(self.horizon_s / HOUR_S)} h, moving included{basis}"
+            most = min(move.worth_s(self.horizon_s) for move in self.moves)
+            near = f"; first, of those within {percent(SAME)} of the most, the one that moves least"
+            lines.append(f"ordered by {hours}{near if self.best.worth_s(self.horizon_s) > most else ''}")
         lines += [
             f"or: {move.plan.title}, {seconds(move.step_time_s)} per step, moves {gib(move.state.moved_bytes)} "
             f"in {seconds(move.state.time_s)}{self._little(move)}"

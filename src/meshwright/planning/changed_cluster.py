@@ -151,11 +151,10 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
                 why = f"devices count from 0 to {cluster.devices - 1:,}"
                 problems.append(Problem(what=f"--lost {item}", why=why, field="lost"))
             continue
-        match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
-        name = match[2] if match else item
+        count, name = _count_of(item, spans)
         whole = _joined(cluster.groups, name)
         found = _named(spans, name)
-        if match and not found and whole is not None:
+        if count is not None and not found and whole is not None:
             found = _named(spans, whole)  # its ranks are equal: any of them
         if not found:
             if whole is not None:
@@ -167,7 +166,7 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
             problems.append(Problem(what=f"--lost {item[:60]!r}", why=why, fix=fix, field="lost"))
             continue
         there = sum(group.devices for group, _ in found)
-        wanted = int(match[1]) if match else there
+        wanted = there if count is None else count
         for group, first in reversed(found):
             taken = min(wanted, group.devices)
             gone[first + group.devices - taken : first + group.devices] = True
@@ -177,6 +176,19 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
     if problems:
         raise InputError(problems, code="MW218")
     return gone
+
+
+def _count_of(item: str, spans: list[tuple[NodeGroup, int]]) -> tuple[int | None, str]:
+    """Devices and name of `8xH100`, or of `2x8xH100`: as many whole nodes; None where no number is said."""
+    match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
+    if match is None:
+        return None, item
+    of_nodes = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", match[2])
+    if of_nodes is not None and any(
+        group.devices_per_node == int(of_nodes[1]) for group, _ in _named(spans, of_nodes[2])
+    ):
+        return int(match[1]) * int(of_nodes[1]), of_nodes[2]
+    return int(match[1]), match[2]
 
 
 def _spans(cluster: ClusterSpec) -> list[tuple[NodeGroup, int]]:
