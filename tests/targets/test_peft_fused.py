@@ -20,6 +20,7 @@ from tests.counts import FAMILIES
         # get_peft_model of peft 0.21.2 on classes of transformers 5.23.0, rank 8 on all linear modules (2026-11).
         ("bailing_hybrid", 17_188_864),
         ("codegen", 14_680_064),
+        ("ctrl", 11_206_656),
         ("gpt_neox_japanese", 10_485_760),
         ("granitemoehybrid", 11_436_032),
         ("hy_v4", 18_600_192),

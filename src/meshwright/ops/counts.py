@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from meshwright.ops.edges import edge_work, edge_works
@@ -32,7 +33,10 @@ def adapter_parameters(model: ModelSpec) -> int:
     """
     if model.tuning is None or model.tuning.lora is None:
         return 0
-    return sum(count * work.parameters for count, work in _works(model)) - model.parameters
+    with_them, without = (
+        sum(count * work.parameters for count, work in _works(one)) for one in (model, replace(model, tuning=None))
+    )
+    return with_them - without
 
 
 def trained_in(work: LayerWork) -> int:

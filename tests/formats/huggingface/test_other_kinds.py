@@ -48,3 +48,16 @@ def test_the_one_decoder_of_a_known_family_is_the_text_wherever_it_stands() -> N
     model = read_config(config, "speaks")
     assert model.parameters == read_config(LLAMA, "llama").parameters
     assert model.notes[-1].endswith("left out: diffusion_head_config")
+
+
+def test_a_stated_number_of_parameters_that_the_reading_has_not_is_refused() -> None:
+    config = {**LLAMA, "model_type": "mine"}
+    count = read_config(config, "mine").parameters
+    assert read_config({**config, "total_parameters": count + 1000}, "mine").parameters == count
+    with pytest.raises(UnsupportedError, match="its layers are others"):
+        read_config({**config, "total_parameters": count // 2}, "mine")
+
+
+def test_a_config_may_name_its_class_as_one_architecture() -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    assert read_config({**config, "architecture": "Qwen2ForCausalLM"}, "m").family == "qwen2"

@@ -334,8 +334,9 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     towers = () if vision is None else vision.towers_of(beside, name, model.hidden)
     notes = model.notes
     if not known:
-        from meshwright.formats.huggingface.generic import assumed
+        from meshwright.formats.huggingface.generic import assumed, check_stated
 
+        check_stated(model, text.config)
         notes = (assumed(model, text.said, FAMILIES), *notes)
     elif (named := text.config.get("model_type")) not in (None, text.said):
         notes = (f"model_type {show(named)} is unknown; its class is that of {text.said!r}", *notes)

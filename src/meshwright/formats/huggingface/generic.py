@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.errors import nearest
+from meshwright.errors import Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.model import ModelSpec
 
 NORMS = {"RMSNorm": "rmsnorm", "LayerNorm": "layernorm", "rmsnorm": "rmsnorm", "layernorm": "layernorm"}
 CAUSAL = ("CausalLM", "LMHead")
+STATED = ("total_parameters", "total_params", "num_parameters", "num_params", "n_params")
+"""Keys under which people write how many parameters their model has."""
+NEAR = 0.01
+"""Share by which a stated number may be off: some leave out norms, or the embedding's padding."""
 
 
 def _decoder(fields: Fields) -> Mapping[str, object]:
@@ -54,6 +58,25 @@ generic = Family(
     ),
     rule=_decoder,
 )
+
+
+def check_stated(model: ModelSpec, config: Mapping[str, object]) -> None:
+    """Refuse a reading that has another number of parameters than the config states.
+
+    Args:
+        model: as it was read.
+        config: the config of an unknown family.
+
+    Raises:
+        UnsupportedError: the numbers differ by more than a hundredth, so that its layers are others.
+    """
+    for key in STATED:
+        said = config.get(key)
+        if isinstance(said, int) and said > 1 and abs(model.parameters / said - 1) > NEAR:
+            what = f"model {model.name}: {key} is {said:,}"
+            why = f"read as a decoder of its sizes it has {model.parameters:,}, so that its layers are others"
+            fix = f"take {key} out to plan it as it was read, or write the model_type of a family with its layers"
+            raise UnsupportedError(Problem(what=what, why=why, fix=fix, field=key), code="MW402")
 
 
 def assumed(model: ModelSpec, said: str, known: Mapping[str, str]) -> str:

@@ -8,8 +8,9 @@ from meshwright.formats.huggingface.fields import Fields, show
 
 _HARMLESS_WORDS = (
     # Names, versions, files and what a program does with the model.
-    "model_type architectures auto_map schema source transformers_version torch_dtype dtype name_or_path _name_or_path"
-    " tokenizer_class processor_class language languages license id2label label2id problem_type finetuning_task"
+    "model_type architectures architecture auto_map schema source transformers_version torch_dtype dtype name_or_path"
+    " _name_or_path tokenizer_class processor_class language languages license id2label label2id problem_type"
+    " finetuning_task"
     " _commit_hash _from_model_config predict_special_tokens is_llama_config"
     " unsloth_version unsloth_fixed init_device verbose seed use_cache use_bfloat16 torchscript"
     " return_dict return_dict_in_generate output_attentions output_hidden_states output_scores output_router_logits"
@@ -21,6 +22,7 @@ _HARMLESS_WORDS = (
     " bias_dropout_fusion apply_query_key_layer_scaling fused_mlp fused_bias_fc use_fused_rope use_fused_rms_norm"
     " chunk_size_feed_forward pretraining_tp ep_size expert_dtype quantization quantization_config compression_config"
     " quant_method quantize_embeddings load_in_4bit load_in_8bit num_labels language_model_only"
+    " total_parameters total_params num_parameters num_params n_params context_limit"
     " ignore_keys_at_rope_validation"
     # What a fine-tune leaves in the file.
     " sft train_type lora_alpha neftune_noise_alpha"

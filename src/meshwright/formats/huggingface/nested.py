@@ -195,7 +195,7 @@ def _not_a_model(what: str, why: str, fix: str, field: str) -> InputError:
 def _from_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> object:
     """The family whose class `architectures` names (LlamaForCausalLM: llama), or None."""
     names = config.get("architectures")
-    first = names[0] if isinstance(names, (list, tuple)) and names else None
+    first = names[0] if isinstance(names, (list, tuple)) and names else config.get("architecture")
     if not isinstance(first, str):
         return None
     plain = _ENDINGS.sub("", first).lower().replace("_", "")

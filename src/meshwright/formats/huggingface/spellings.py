@@ -8,11 +8,11 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv", "n_kv_heads", "num_query_groups", "kv_n_heads"),
     "head_dim": ("kv_channels", "attention_head_dim", "d_head"),
-    "intermediate_size": ("ffn_hidden_size", "ffn_hidden", "ffn_dim", "n_inner", "d_ff"),
+    "intermediate_size": ("ffn_hidden_size", "ffn_hidden", "ffn_dim", "n_inner", "d_ff", "ff_dim", "dim_ff"),
     "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": (
         *("n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length", "model_max_length"),
-        *("context_window_size", "max_context_length", "encoder_seq_length"),
+        *("context_window_size", "max_context_length", "encoder_seq_length", "max_position"),
     ),
     "num_experts": (
         *("n_routed_experts", "num_local_experts", "moe_num_experts", "num_moe_experts", "num_routed_experts"),
