@@ -64,7 +64,7 @@ def check_stated(model: ModelSpec, config: Mapping[str, object]) -> None:
     """Refuse a reading that has another number of parameters than the config states.
 
     Args:
-        model: as it was read.
+        model: the model as it was read.
         config: the config of an unknown family.
 
     Raises:

@@ -102,9 +102,19 @@ mamba = Family(
     dropouts=(),
     rule=_mamba,
 )
+
+
+def _mamba2(fields: Fields) -> Mapping[str, object]:
+    """Mamba-2: its classes take no other number of heads than the width of a mixer gives."""
+    width = fields.whole("expand", default=2) * fields.whole("hidden_size")
+    head = fields.whole("mamba_head_dim", default=64)
+    return {} if fields.given("mamba_num_heads") or width % head else {"mamba_num_heads": width // head}
+
+
 mamba2 = Family(
     title="Mamba-2",
     spells={"mamba_num_heads": ("num_heads",), "mamba_head_dim": ("head_dim",)},
+    rule=_mamba2,
     defaults=_NO_LIMIT,
     fixed={**_STATE_SPACE, "linear_kind": "mamba2", "gated_mlp": False},
     required=("ssm_state_size",),

@@ -46,7 +46,6 @@ REFUSED: dict[str, str] = {
     "florence2": "an encoder of images whose width and length change from stage to stage (DaViT)",
     "fnet": "Fourier transforms in place of attention",
     "funnel": "a stack that shortens its sequence",
-    "gated_deltanet": _LINEAR,
     "gla": _LINEAR,
     "hgrn": _LINEAR,
     "hgrn2": _LINEAR,
