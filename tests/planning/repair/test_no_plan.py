@@ -120,3 +120,9 @@ def test_what_products_in_few_bits_keep_beside_the_weights_may_be_left_out() -> 
     with pytest.raises(NoPlanError) as caught:
         plan("gemma-3-12b", gpus="1xRTX5090", dtype="mxfp8", lora="r=16", seq_len=2048, global_batch=8)
     assert any(one.option.startswith("--dtype bf16") for one in caught.value.repairs)
+
+
+def test_products_that_are_in_16_bits_already_are_no_repair() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        plan("llama-3.1-8b", gpus="1xRTX4090", main_copy="none", grad_dtype="bf16", seq_len=2048, global_batch=8)
+    assert not any("--dtype" in one.option for one in caught.value.repairs)

@@ -283,7 +283,7 @@ def _in_wider_products(
     otherwise: Otherwise, cluster: ClusterSpec, workload: Workload, *, software_given: bool
 ) -> Repairs:
     """Products in bf16 where those in fewer bits keep copies of the weights, if need be beside adapters."""
-    if workload.precision.name in WIDE or not few(cluster):
+    if workload.precision.compute in WIDE or not few(cluster):
         return
     option, text = "--dtype bf16", "products in 16 bits, without copies of the weights in fewer"
     step = replace(workload, precision=PRECISIONS["bf16"])
