@@ -24,13 +24,7 @@ from tests.targets.test_round_trip import written
 CLUSTER = "16xB200"
 MOST = 12
 """Values of one target's files that are made wrong, spread over all that are read."""
-UNMENDED = {
-    ("axolotl", "deepspeed"): "the engine's file is asked for",
-    ("llamafactory", "deepspeed"): "the engine's file is asked for",
-    ("run", "--plan"): "the batch stands in the plan, and is asked for",
-    ("megatron-deepspeed", "--deepspeed"): "without it the script is Megatron-LM's",
-    ("bridge", "mixed_precision"): "which formats are meant only the user knows",
-}
+UNMENDED = {("run", "--plan"): "the batch stands in the plan, and is asked for"}
 NONSENSE = re.compile(r"(?<!\w)(?:nonsense|maybe|many)(?!\w)")
 FREE = {"--tokenizer-type", "module", "flavor", "model_name", "model.config.pretrained_model_name_or_path"}
 """Words that anything may stand in: the model is named beside the file."""

@@ -190,3 +190,12 @@ def test_one_expert_is_said_to_be_none() -> None:
     found = read("--num-experts 1")
     assert found.row == read().row
     assert any("--num-experts 1" in note for note in found.notes)
+
+
+def test_a_script_without_the_switch_is_told_and_read_as_with_it() -> None:
+    assert TARGET.script is not None
+    text = LLAMA.replace("MORE", "--normalization rmsnorm").replace("MBS", "1")
+    found = TARGET.script(read_script(text.replace("--deepspeed --deepspeed_config", "--deepspeed_config")), 16)
+    assert [problem.field for problem in found.problems] == ["--deepspeed"]
+    assert found.row == read("--normalization rmsnorm").row
+    assert "--deepspeed" not in {one.option for one in found.said}

@@ -21,6 +21,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.writing import write_file
 from meshwright.launch_files.fixes.base import ScriptFix
 from meshwright.launch_files.fixes.configs import config_fix
+from meshwright.launch_files.fixes.named import renamed_file
 from meshwright.launch_files.fixes.script import of_mindspeed, script_fix
 from meshwright.launch_files.format import format_of
 from meshwright.launch_files.fused_loss import at_once, switch_of
@@ -164,7 +165,11 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
         unnamed="the launch script",
     )
     if launch.questions:
-        return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
+        renamed = renamed_file(source, launch)
+        if request.fix and request.output is not None and renamed is not None:
+            _write(renamed, Path(request.output))
+        asked = words.asks(launch.questions)
+        return replace(report, launch=launch, title="the launch script", text=asked, fix=renamed)
     own = question.job if question.plan is not None else None
     fix = _fix(editable, launch, report, own) if editable is not None else None
     fix = fix if fix is None or fix.changes or fix.why_not else None

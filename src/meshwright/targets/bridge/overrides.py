@@ -287,6 +287,10 @@ def as_made(words: Iterable[Word]) -> list[Word]:
     return left + [keyed(f"{_OF_MADE}{key}", one) for key, one in fields.items() if key in _MADE_FLAGS]
 
 
+_USUAL_FORMATS = "bf16_mixed"
+"""What recipes have where nothing says otherwise."""
+
+
 def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
     """Megatron-LM's options of overrides, each where it is written, and keys that are none.
 
@@ -301,10 +305,12 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
         flag = override_options().get(key)
         text = value.text.strip("'\"")
         if key == "mixed_precision" and value.unknown is None:
-            found += [word(part, value.place) for parts in sorted(_FORMATS.get(text, ())) for part in parts if part]
+            meant = next(iter(nearest(text, _FORMATS, count=1)), _USUAL_FORMATS)
+            said = _FORMATS[text if text in _FORMATS else meant]
+            found += [word(part, value.place) for parts in sorted(said) for part in parts if part]
             if text not in _FORMATS:
-                why, fix = f"known are {', '.join(_FORMATS)}", "use bf16_mixed"
-                problems.append(Problem(what=f"mixed_precision is {text[:60]}", why=why, fix=fix, field=key))
+                why = f"known are {', '.join(_FORMATS)}"
+                problems.append(Problem(what=f"mixed_precision is {text[:60]}", why=why, fix=f"use {meant}", field=key))
         elif key.startswith(_OF_MADE):
             found += _words(_MADE_FLAGS[key.removeprefix(_OF_MADE)], word(text.lower(), value.place))
         elif key == _KEPT_KEY:

@@ -21,7 +21,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.megatron.options import Flags
 from meshwright.formats.megatron.read import read_flags
-from meshwright.formats.shell import Script, read_script
+from meshwright.formats.shell import Script, launches, read_script, word
 from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, marked, one_line, text_beside, text_of
@@ -301,6 +301,10 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
         keys = {}
     keys = keys if isinstance(keys, dict) else {}
     launch = read_flags(script, devices=devices, beside=_zero_of(keys))
+    if launch.said and not any(one.option == _SWITCH for one in launch.said):
+        whole = read_flags(_switched_on(script), devices=devices, beside=_zero_of(keys))
+        said = tuple(one for one in whole.said if one.option != _SWITCH)
+        launch = replace(whole, said=said, problems=(*whole.problems, _NOT_STARTED))
     problems = [
         one for one in launch.problems if not (one.field in _OWN and any(name in one.what for name in _OWN[one.field]))
     ]
@@ -310,6 +314,20 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
     return replace(launch, problems=(*problems, *_disagree(keys, launch), *engine.problems), notes=notes)
 
 
+def _switched_on(script: Script) -> Script:
+    """A script whose programs all start DeepSpeed."""
+    on = word(_SWITCH)
+    commands = (replace(one, words=(*one.words, on)) if launches((one,)) else one for one in script.commands)
+    return replace(script, commands=tuple(commands))
+
+
+_SWITCH = "--deepspeed"
+_NOT_STARTED = Problem(
+    what="--deepspeed is not given",
+    why="without it the program trains without DeepSpeed: ZeRO and its own options do nothing",
+    fix="give it, or check the script with --from megatron",
+    field=_SWITCH,
+)
 _OWN = {"--tokenizer-type": ("HFTokenizer", "PretrainedFromHF"), "--position-embedding-type": ("alibi",)}
 """Values that its parser has, or that of BigScience's fork, and Megatron-LM's has not: positions by ALiBi have no
 weights, and the scores that they are added to are those of attention that is not fused.
