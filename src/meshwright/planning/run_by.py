@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from meshwright.errors import Problem
 from meshwright.estimate.price import estimate_plan
@@ -49,6 +49,7 @@ def run_by(job: Job) -> tuple[str, ...]:
     return tuple(name for name, problems in zip(asked_about(job.cluster), refusals(job), strict=True) if not problems)
 
 
+@lru_cache(maxsize=16)
 def run_and_hold(job: Job) -> tuple[str, ...]:
     """The same, without those in whose own memory the plan does not fit, of a job on a few devices.
 
@@ -65,13 +66,14 @@ def run_and_hold(job: Job) -> tuple[str, ...]:
     return tuple(name for name in run_by(job) if not few(job.cluster) or holds(name))
 
 
-def refusals(job: Job) -> Iterator[tuple[Problem, ...]]:
+@lru_cache(maxsize=16)  # of the same few plans an answer asks who runs them, who else and why not
+def refusals(job: Job) -> tuple[tuple[Problem, ...], ...]:
     """What each target refuses of a plan, or holds otherwise in memory.
 
     Args:
         job: the plan and what it is for.
     """
-    return (refusals_in_search(name)(job) for name in asked_about(job.cluster))
+    return tuple(refusals_in_search(name)(job) for name in asked_about(job.cluster))
 
 
 def titles(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
@@ -111,8 +112,7 @@ class _Target:
 
     def refused(self, row: PlanRow) -> set[Problem]:
         """What it refuses of a plan."""
-        plan = expand(row, self.model, self.workload.seq_len)
-        workload = self.workload.with_batch(row.gbs)
+        plan, workload = _plan(row, self.model, self.workload.seq_len), _with_batch(self.workload, row.gbs)
         return set(self.refuses(Job(model=self.model, cluster=self.cluster, workload=workload, plan=plan)))
 
     def refused_however_sharded(self, row: PlanRow) -> set[Problem]:
@@ -132,6 +132,11 @@ class _Target:
         """Whether a degree of two more leaves a plan inside a node, or no wider across nodes than it is."""
         most = max(self.cluster.groups[0].devices_per_node, row.devices)
         return 2 * row.devices <= min(self.cluster.devices, most)
+
+
+# Trainers are asked about the same plans, one after the other.
+_plan = lru_cache(maxsize=256)(expand)
+_with_batch = lru_cache(maxsize=16)(Workload.with_batch)
 
 
 def _plain_plan(target: _Target) -> tuple[PlanRow, set[Problem]]:

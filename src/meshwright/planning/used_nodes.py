@@ -30,7 +30,10 @@ def on_used_nodes(job: Job) -> Job:
     """
     if _numbered_through(job.plan, job.cluster.devices):
         return job
-    groups, nodes = job.cluster.groups, _launched(job)
+    groups = job.cluster.groups
+    if len(groups) == groups[0].nodes == 1:
+        return job
+    nodes = _launched(job)
     if nodes == [(group, node) for group, one in enumerate(groups) for node in range(one.nodes)]:
         return job
     runs = [(groups[group], len(list(run))) for group, run in groupby(nodes, key=lambda node: node[0])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from meshwright.errors import Problem
@@ -107,7 +108,8 @@ def effective(strategy: LayerStrategy) -> LayerStrategy:
     return replace(strategy, tensor=tensor, context=tuple(level for level in strategy.context if level.degree > 1))
 
 
-def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogeneous | None, list[Problem]]:
+@lru_cache(maxsize=512)  # every framework that is asked about a plan takes it apart
+def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogeneous | None, tuple[Problem, ...]]:
     """A plan taken apart as a homogeneous one.
 
     Args:
@@ -118,7 +120,7 @@ def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogen
         The parts, or None with every reason why the plan is not homogeneous: field, value and rule of each.
     """
     if len(plan.pipelines) != 1:
-        return None, [_problem("pipelines", len(plan.pipelines), "there must be one pipeline")]
+        return None, (_problem("pipelines", len(plan.pipelines), "there must be one pipeline"),)
     pipeline = plan.pipelines[0]
     problems = list(_worker_problems(pipeline, unevenly=unevenly))
     layers, layer_problems = _virtual_layers(pipeline)
@@ -126,7 +128,7 @@ def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogen
     strategy, block, strategy_problems = _common_strategy(plan)
     problems += strategy_problems
     if problems or strategy is None:
-        return None, problems
+        return None, tuple(problems)
     pp = len(pipeline.workers)
     found = Homogeneous(
         strategy=strategy,
@@ -137,7 +139,7 @@ def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogen
         held=tuple(tuple((chunk.virtual_stage, chunk.copy) for chunk in worker.chunks) for worker in pipeline.workers),
         pipeline=pipeline,
     )
-    return found, []
+    return found, ()
 
 
 OF_THE_TARGET = "let `plan --target` find the best plan that the framework can run"

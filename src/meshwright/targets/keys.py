@@ -382,3 +382,13 @@ def table_of(text: str, language: str, noun: str) -> Keys:
         why = "it must be a table of keys at the top"
         raise InputError(Problem(what=f"the {noun} holds a {type(data).__name__}", why=why), code="MW202")
     return {str(key): value for key, value in data.items()}
+
+
+def value_of(keys: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The value at a dotted path of nested tables; the default where there is none."""
+    at: Any = keys
+    for name in path.split("."):
+        if not isinstance(at, Mapping) or name not in at:
+            return default
+        at = at[name]
+    return at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from meshwright.errors import Problem
@@ -191,7 +191,8 @@ _COUNTED = ("data.replicate", "data.shard")
 """Degrees whose product is `dp`; what is said of them is said there."""
 
 
-def _settings(families: LayerStrategy) -> dict[str, object]:
+@lru_cache(maxsize=128)
+def _settings(families: LayerStrategy) -> Mapping[str, object]:
     """Values of the families of a strategy by dotted name."""
     found: dict[str, object] = {"optimizer_tile": families.optimizer_tile}
     for family in _FAMILIES:
@@ -213,11 +214,19 @@ def neutral() -> Mapping[str, object]:
     return {**NEUTRAL, **_settings(LayerStrategy())}
 
 
-def settings_of(job: Job, found: Homogeneous) -> dict[str, object]:
+@lru_cache(maxsize=8)
+def _of_model(model: ModelSpec) -> Mapping[str, object]:
+    """What of a model the files of a target say."""
+    wide = sum(layer.wide for layer in model.layers())
+    return {"wide": wide, "tuning": model.tuning, "beside": model.beside_decoder}
+
+
+def settings_of(job: Job, found: Homogeneous) -> Mapping[str, object]:
     """Value of every setting of a plan by its dotted name."""
     strategy, pipeline, workload = found.strategy, found.pipeline, job.workload
     one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) and strategy.tp > 1 else Tensor1D()
-    return _settings(strategy) | {
+    return {
+        **_settings(strategy),
         "tensor.name": strategy.tensor.name,
         "tensor.sequence_parallel": one.sequence_parallel,
         "tensor.overlap": one.overlap,
@@ -238,9 +247,7 @@ def settings_of(job: Job, found: Homogeneous) -> dict[str, object]:
         "loss_tiles": workload.loss_tiles,
         "mlp_tiles": workload.mlp_tiles,
         "attention_kernel": workload.attention_kernel,
-        "wide": sum(layer.wide for layer in job.model.layers()),
-        "tuning": job.model.tuning,
-        "beside": job.model.beside_decoder,
+        **_of_model(job.model),
         "precision": (strategy.precision or workload.precision).name,
     }
 
@@ -271,7 +278,7 @@ def refusals(
         return None, (unequal_pipelines(title, job),)
     found, problems = homogeneous(job.plan)
     if found is None:
-        return None, tuple(problems)
+        return None, problems
     plan = Plan(job=job, found=found, settings=settings_of(job, found))
     return plan, (*problems, *setting_problems(title, plan, says, rules))
 
@@ -399,13 +406,3 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_shown, value)) or "nothing"
     return "none" if value is None else repr(value)
-
-
-def value_of(keys: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """The value at a dotted path of nested tables; the default where there is none."""
-    at: Any = keys
-    for name in path.split("."):
-        if not isinstance(at, Mapping) or name not in at:
-            return default
-        at = at[name]
-    return at

@@ -90,7 +90,8 @@ class _Options:
 
 def _options(job: Job, devices_per_node: int | None, *, shape_said: bool = False) -> _Options:
     """Arguments as `translate`."""
-    found, problems = homogeneous(job.plan)
+    found, unlike = homogeneous(job.plan)
+    problems = [*unlike]
     shape, notes, shape_problems = ([], [], []) if shape_said else model_flags(job.model)
     problems += shape_problems
     problems += _launch_problems(job, devices_per_node or job.cluster.groups[0].devices_per_node)

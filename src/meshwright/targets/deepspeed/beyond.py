@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.targets.keys import KeyReader
-from meshwright.targets.sayable import value_of
+from meshwright.targets.keys import KeyReader, value_of
 
 _SKIPS = "steps leave out layers or tokens, fewer of them as it trains"
 _COMPRESSION = "compression_training"

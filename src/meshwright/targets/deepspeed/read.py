@@ -15,8 +15,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.deepspeed import CONFIG, TITLE
-from meshwright.targets.keys import KeyFile, KeyReader, Keys
-from meshwright.targets.sayable import value_of
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, value_of
 
 _BOTH_NAMES = frozenset(
     (
