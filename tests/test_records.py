@@ -31,6 +31,11 @@ class Outer(Record):
     by_name: dict[str, Inner]
 
 
+@dataclasses.dataclass(frozen=True)
+class Theirs(Point):
+    y: float = 0.0
+
+
 def test_records_within_records_become_data() -> None:
     found = Outer(path=Path("a/b"), inner=(Inner(size=1),), by_name={"x": Inner(size=2)})
     assert found.to_dict() == {"path": "a/b", "inner": [{"size": 1}], "by_name": {"x": {"size": 2}}}
@@ -81,8 +86,11 @@ class TestDataclass:
             assert dataclasses.asdict(mine) == dataclasses.asdict(other)
             assert dataclasses.replace(mine, one=5) == ours(**{**values, "one": 5})
         assert copy.copy(pickle.loads(pickle.dumps(Point(x=1.0)))) == Point(x=1.0)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            ours(one=1).one = 2
+        for name in ("one", "other"):
+            with pytest.raises(dataclasses.FrozenInstanceError, match=f"assign to field '{name}'"):
+                setattr(Theirs(x=1.0) if name == "other" else ours(one=1), name, 2)
+        with pytest.raises(dataclasses.FrozenInstanceError, match="delete field 'x'"):
+            del Point(x=1.0).x
 
     def test_keeps_what_a_class_says_itself(self) -> None:
         @dataclass(frozen=True, slots=True)
@@ -104,10 +112,6 @@ class TestDataclass:
         @dataclass(frozen=True)
         class Nothing:
             pass
-
-        @dataclasses.dataclass(frozen=True)
-        class Theirs(Point):
-            y: float = 0.0
 
         nan = float("nan")
         assert Nothing() == Nothing()

@@ -7,7 +7,9 @@ import json
 import marshal
 import math
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache, partial
 from pathlib import PurePath
@@ -20,8 +22,8 @@ else:
     def dataclass(kind=None, /, **options):
         """`dataclasses.dataclass`; how a frozen class is compared, hashed and shown is written when it first is.
 
-        Python writes and compiles these for each class, which takes half the time that a class takes to define. A short
-        answer loads hundreds of classes, and compares few.
+        Python writes and compiles these for each class, and what keeps it from change, which together take most of the
+        time that a class takes to define. A short answer loads hundreds of classes, and compares few.
 
         Args:
             kind: the class; None where the decorator has options.
@@ -31,16 +33,57 @@ else:
             return partial(dataclass, **options)
         if not options.get("frozen") or _OTHERWISE & options.keys():
             return dataclasses.dataclass(kind, **options)
+        compared = ("__eq__", "__hash__") if options.pop("eq", True) else ()
         # A class that says only when two are equal has None for its hash.
-        missing = [name for name in ("__eq__", "__hash__", "__repr__") if vars(kind).get(name) is None]
-        made = dataclasses.dataclass(kind, eq=False, repr=False, **options)
+        missing = [name for name in (*compared, "__repr__") if vars(kind).get(name) is None]
+        with _guarded_by_closures():
+            made = dataclasses.dataclass(kind, eq=False, repr=False, **options)
         for name in missing:
             setattr(made, name, _later(made, name))
         return made
 
 
-_OTHERWISE = {"eq", "repr", "order", "unsafe_hash"}
-"""Options that say otherwise how classes are compared, hashed or shown."""
+_OTHERWISE = {"repr", "order", "unsafe_hash"}
+"""Options that say otherwise how classes are hashed or shown."""
+_GUARDS = "_frozen_get_del_attr"
+"""What `dataclasses` of Python 3.11 and 3.12 has frozen classes guarded by: it compiles two methods for each."""
+
+
+@contextmanager
+def _guarded_by_closures() -> Iterator[None]:
+    """Has frozen classes guarded by the same methods without compiling them, where Python lets that be changed."""
+    usual = vars(dataclasses).get(_GUARDS)
+    if usual is None or sys.version_info >= (3, 13):
+        yield
+        return
+    setattr(dataclasses, _GUARDS, _guards)
+    try:
+        yield
+    finally:
+        setattr(dataclasses, _GUARDS, usual)
+
+
+def _guards(kind: Any, known: Iterable[dataclasses.Field[Any]], _globals: object) -> tuple[Callable[..., None], ...]:
+    """What keeps the fields of a frozen class from change.
+
+    Args:
+        kind: the class.
+        known: the fields of it.
+    """
+    names = frozenset(field.name for field in known)
+
+    def assigned(self: Any, name: str, value: object) -> None:
+        if type(self) is kind or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(kind, self).__setattr__(name, value)
+
+    def deleted(self: Any, name: str) -> None:
+        if type(self) is kind or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(kind, self).__delattr__(name)
+
+    assigned.__name__, deleted.__name__ = "__setattr__", "__delattr__"
+    return assigned, deleted
 
 
 def _later(owner: Any, name: str) -> Callable[..., Any]:

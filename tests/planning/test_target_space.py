@@ -72,7 +72,7 @@ def test_a_block_that_is_asked_of_a_target_without_blocks_is_refused() -> None:
 
 @pytest.mark.parametrize("pinned", ["deduplicated", "deduplicated,hierarchical"])
 def test_dispatchers_that_files_cannot_say_are_refused(pinned: str) -> None:
-    with pytest.raises(mw.UnsupportedError, match="tokens to experts"):
+    with pytest.raises(mw.UnsupportedError, match="token dispatcher"):
         mw.plan("qwen3-30b-a3b", gpus="8xH100", target="torchtitan", pin=f"dispatcher={pinned}")
 
 

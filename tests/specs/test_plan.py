@@ -131,7 +131,7 @@ def test_the_embedding_may_have_a_stage_to_itself() -> None:
     built = plan(alone, chunk(0, 3, virtual_stage=1, head=True))
     assert (built.num_layers, built.global_batch) == (4, 2)
     found, problems = homogeneous(built)
-    assert problems == []
+    assert not problems
     assert found is not None
     assert found.layers == (0, 4)
 

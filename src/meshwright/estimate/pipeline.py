@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 
 import numpy as np
 
@@ -283,6 +284,7 @@ def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray
     return np.concatenate([counts.work[..., :-1, :, :], counts.bare[..., -1:, :, :]], axis=-3)
 
 
+@lru_cache(maxsize=512)
 def ends_apart(placement: Placement) -> int:
     """Chains whose first and last stage are on different workers, so that a shared table is there twice.
 

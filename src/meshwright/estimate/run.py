@@ -144,6 +144,7 @@ def _with_and_without(times: Times) -> Times:
     )
 
 
+@lru_cache(maxsize=1024)
 def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
     """Micro-batches that each chunk runs per update of the weights, and updates per step.
 
@@ -156,6 +157,7 @@ def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
     return -(-m // schedule.chains) * schedule.sections(), 1
 
 
+@lru_cache(maxsize=1024)
 def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndarray, " workers"]:
     """Versions of each weight that a worker keeps; copies of a stage are counted as parameters.
 
@@ -186,6 +188,7 @@ class Live:
     """Activations of worker p - 1 - r that lie on worker r at its peak."""
 
 
+@lru_cache(maxsize=1024)
 def live(schedule: Schedule, p: int, m: int, v: int) -> Live:
     """What is alive at the moments that may be the fullest.
 

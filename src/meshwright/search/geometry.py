@@ -361,13 +361,20 @@ class ShapeFactory:
 def _factory(
     model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Space, schedules: tuple[Schedule, ...]
 ) -> ShapeFactory:
-    # Spaces that recompute alike share the shapes of each pipeline.
+    # Spaces that recompute alike share the shapes of each pipeline, and all share its paths and what chunks weigh.
     return replace(_of_every_space(model, seq_len, words), space=space, schedules=schedules, listed={}, made={})
 
 
 @lru_cache(maxsize=4)
 def _of_every_space(model: ModelSpec, seq_len: int, words: tuple[str, ...]) -> ShapeFactory:
-    return ShapeFactory(model, ModelLayout.of(model, seq_len), Space(), words, items_of(model, modes_of(words)), ())
+    layout, items = ModelLayout.of(model, seq_len), items_of(model, modes_of(words))
+    return ShapeFactory(model, layout, Space(), words, items, (), weighed=_weighed(model, seq_len))
+
+
+@lru_cache(maxsize=4)
+def _weighed(model: ModelSpec, seq_len: int) -> dict[tuple[object, ...], tuple[Float[np.ndarray, "_ _"], ...]]:
+    """What chunks weigh, however they recompute: filled by the factories of a model."""
+    return {}
 
 
 @lru_cache(maxsize=16)
