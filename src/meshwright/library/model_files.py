@@ -89,6 +89,8 @@ def config_content(path: str) -> object:
     """The JSON in a file, or in the config.json of a folder."""
     inside = os.path.join(path, "config.json")
     if os.path.isdir(path) and not os.path.isfile(inside):
+        if os.path.isfile(adapters := os.path.join(path, "adapter_config.json")):
+            return config_content(adapters)  # refused for what it is
         raise model_refusal(
             f"folder {path} holds no config.json",
             "a model folder has a config.json beside its weights",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
 from tests.formats.huggingface.configs import LLAMA
 
@@ -61,3 +61,12 @@ def test_a_stated_number_of_parameters_that_the_reading_has_not_is_refused() -> 
 def test_a_config_may_name_its_class_as_one_architecture() -> None:
     config = {key: value for key, value in LLAMA.items() if key != "model_type"}
     assert read_config({**config, "architecture": "Qwen2ForCausalLM"}, "m").family == "qwen2"
+
+
+def test_a_file_of_adapters_names_its_model_and_how_they_are_asked_for() -> None:
+    adapters = {"peft_type": "LORA", "r": 8, "target_modules": ["v_proj", "q_proj"], "base_model_name_or_path": "a/b"}
+    with pytest.raises(InputError) as caught:
+        read_config(adapters, "adapter_config")
+    assert (
+        caught.value.problems[0].fix == "pass the model that they are for, a/b, with --lora r=8,targets=q_proj,v_proj"
+    )

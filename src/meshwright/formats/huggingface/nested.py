@@ -173,6 +173,13 @@ def _of_no_family(config: Mapping[str, object], name: str, said: object) -> Inpu
             f"name it as the plan: --plan {name}.json",
             "model",
         )
+    if config.get("peft_type") is not None:
+        return _not_a_model(
+            f"model {name} is a file of adapters ({show(config['peft_type'])})",
+            "adapters have no layers of their own",
+            f"pass the model that they are for{_said_of_base(config)}, with --lora {_said_of_adapters(config)}",
+            "peft_type",
+        )
     if isinstance(diffusers, str):
         return _not_a_model(
             f"model {name}: _class_name is {show(diffusers)}",
@@ -186,6 +193,21 @@ def _of_no_family(config: Mapping[str, object], name: str, said: object) -> Inpu
         "pass the config.json next to a model's weights (not that of a tokenizer or an index)",
         "model_type",
     )
+
+
+def _said_of_base(config: Mapping[str, object]) -> str:
+    """The model that a file of adapters names."""
+    base = config.get("base_model_name_or_path")
+    return f", {base[:80]}" if isinstance(base, str) and base else ""
+
+
+def _said_of_adapters(config: Mapping[str, object]) -> str:
+    """Adapters of a file of PEFT as the command line takes them: `r=16,targets=q_proj,v_proj`."""
+    rank, targets = config.get("r"), config.get("target_modules")
+    words = [f"r={rank}" if isinstance(rank, int) else "r=16"]
+    if isinstance(targets, list) and targets and all(isinstance(one, str) for one in targets):
+        words.append(f"targets={','.join(sorted(targets)[:12])}")
+    return ",".join(words)
 
 
 def _not_a_model(what: str, why: str, fix: str, field: str) -> InputError:
