@@ -4,8 +4,7 @@ import { along, explains } from "page/card.js";
 import { html, svg } from "page/svg.js";
 
 const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT] = [340, 34, 16, 30, 86];
-// Letters of a value that stand beside its axis; all of them are shown to who points at it.
-const MOST_LETTERS = 11;
+const LETTER = 6.6;
 const [CLOSEST, WIDEST] = [68, 150];
 const MOST_LINES = 2000;
 const MOST_TICKS = 12;
@@ -29,14 +28,20 @@ export function quantityAxis(key, name, rows, show) {
 
 // axes: of the functions above. rows: objects by key, the best first. `onKept(rows)` is told what the marks leave;
 // `card(row)` is shown beside a line, and `pick(row)` is done by a click on one.
-const shortened = (text) => (text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS - 1)}…` : text);
+// Room that the values of an axis take on its right.
+const besideOf = (axis) => 18 + LETTER * Math.max(...axis.ticks.map((value) => axis.show(value).length));
 
 export function parallel(root, axes, rows, { label, noun, card, pick = null, onKept = () => {} }) {
   const marks = new Map();
-  const room = (document.getElementById("view")?.clientWidth ?? 1100) - 42 - LEFT - RIGHT;
+  const beside = axes.map(besideOf);
+  const right = Math.max(RIGHT, beside.at(-1));
+  const long = beside.slice(0, -1).reduce((sum, wide) => sum + Math.max(wide - CLOSEST, 0), 0);
+  const room = (document.getElementById("view")?.clientWidth ?? 1100) - 42 - LEFT - right - long;
   const pitch = Math.min(Math.max(room / Math.max(axes.length - 1, 1), CLOSEST), WIDEST);
-  const width = LEFT + RIGHT + pitch * (axes.length - 1);
-  const x = (at) => LEFT + at * pitch;
+  const places = [LEFT];
+  for (const wide of beside.slice(0, -1)) places.push(places.at(-1) + Math.max(pitch, wide));
+  const width = places.at(-1) + right;
+  const x = (at) => places[at];
   const y = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
   const shareOf = (event) => {
     const box = drawing.getBoundingClientRect();
@@ -87,7 +92,7 @@ export function parallel(root, axes, rows, { label, noun, card, pick = null, onK
       };
       const tick = svg("g", { role: "button", "aria-label": `${axis.name} ${axis.show(value)}`, style: { cursor: "pointer" }, onclick: toggle,
         onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(event); } } },
-      svg("text", { x: x(place) + 7, y: y(share) + 4, class: "halo" }, shortened(axis.show(value))), svg("title", {}, `${axis.name} ${axis.show(value)}`));
+      svg("text", { x: x(place) + 7, y: y(share) + 4, class: "halo" }, axis.show(value)));
       tick.share = share;
       return tick;
     });

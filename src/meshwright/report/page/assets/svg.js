@@ -23,6 +23,9 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 export const drawing = (width, height, label, ...children) =>
   svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "drawing" }, ...children);
 
+// Pixels that a drawing of the view may be wide, for those drawn as wide as their place: their words keep their size.
+export const roomOf = (most) => Math.min(Math.max((document.getElementById("view")?.clientWidth ?? most) - 40, 300), most);
+
 // The one-line form of a plan, which breaks behind its dots where it has no room.
 export const dotted = (title) => title.split(/(?<=\.)/).flatMap((part, at) => (at ? [html("wbr"), part] : [part]));
 

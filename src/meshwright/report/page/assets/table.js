@@ -1,4 +1,5 @@
 import { html } from "page/svg.js";
+import { sentence } from "page/units.js";
 
 // A table behind a picture: sorted by a click on a head, folded where `folded` is not false.
 //
@@ -8,7 +9,7 @@ export function table(root, columns, rows, { title = "Table", folded = true, pic
   const state = { key: null, down: true };
   const body = html("tbody");
   const heads = columns.map((column) => {
-    const button = html("button", { type: "button", class: "sort", onclick: () => sort(column) }, column.name);
+    const button = html("button", { type: "button", class: "sort", onclick: () => sort(column) }, sentence(column.name));
     return html("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": "none" }, button);
   });
 

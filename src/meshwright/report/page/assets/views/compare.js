@@ -1,7 +1,7 @@
 import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
 import { explains } from "page/card.js";
 import { changesShown } from "page/differing.js";
-import { dotted, html, svg } from "page/svg.js";
+import { dotted, html, roomOf, svg } from "page/svg.js";
 import { kindsLegend, pipelineFigure } from "page/views/timeline.js";
 import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
 
@@ -87,8 +87,6 @@ function configurations(found, page) {
   }
 }
 
-// Text of a drawing as wide as its place, which no narrow page shrinks.
-const AS_DRAWN = { "font-size": "12px" };
 const letter = (at) => "ABCD"[at];
 const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
 
@@ -166,7 +164,7 @@ const placeOf = ({ pipeline, stage }, { estimate }) => (estimate.stages.some((on
 function memories(found, page) {
   const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "Memory of the fullest stage"));
   const most = Math.max(...found.map((one) => Math.max(peakOf(one.entry).capacity_bytes, peakOf(one.entry).peak_memory_bytes)));
-  const width = Math.min(Math.max((document.getElementById("view")?.clientWidth ?? 1100) - 40, 300), 1100);
+  const width = roomOf(1100);
   found.forEach((one, at) => {
     const stage = peakOf(one.entry);
     let reached = 28;
@@ -177,9 +175,9 @@ function memories(found, page) {
       return explains(box, [MEMORY[name] ?? name, [gib(value), percent(value / stage.capacity_bytes)]]);
     });
     const limit = 28 + scale(stage.capacity_bytes);
-    root.append(svg("svg", { viewBox: `0 0 ${width} 30`, class: "drawing", role: "group", "aria-label": `Memory of ${one.title}` },
-      svg("text", { x: 0, y: 19, style: AS_DRAWN }, letter(at)), ...boxes, svg("line", { x1: limit, x2: limit, y1: 0, y2: 28, stroke: "var(--bad)", "stroke-width": 2 }),
-      svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted", style: AS_DRAWN }, gib(stage.peak_memory_bytes))));
+    root.append(svg("svg", { viewBox: `0 0 ${width} 30`, class: "drawing as-wide", role: "group", "aria-label": `Memory of ${one.title}` },
+      svg("text", { x: 0, y: 19 }, letter(at)), ...boxes, svg("line", { x1: limit, x2: limit, y1: 0, y2: 28, stroke: "var(--bad)", "stroke-width": 2 }),
+      svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted" }, gib(stage.peak_memory_bytes))));
   });
   const kinds = Object.keys(peakOf(found[0].entry).memory_bytes);
   const filled = kinds.filter((kind) => found.some((one) => peakOf(one.entry).memory_bytes[kind] > 0));

@@ -1,8 +1,8 @@
 import { dropped } from "page/drop.js";
-import { html, drawing, svg } from "page/svg.js";
+import { html, drawing, roomOf, svg } from "page/svg.js";
 import { percent, significant } from "page/units.js";
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [960, 210, 40, 22, 12];
+const [WIDEST, HEIGHT, LEFT, BOTTOM, TOP] = [960, 210, 40, 22, 12];
 const MOST_SKEW = 2.5;
 
 export const holdsExperts = ({ inputs: { model } }) => model.active_parameters < model.parameters;
@@ -19,7 +19,8 @@ export const view = {
     const all = data.experts / data.top_k;
     const most = Math.max(Math.min(3, all), Math.ceil(Math.max(...load) * 1.2));
     const ranks = data.ways[0].ep;
-    const bars = barsOf(load, most, { per: Math.ceil(load.length / ranks), label: "Tokens of each expert over the mean" });
+    const width = roomOf(WIDEST);
+    const bars = barsOf(load, most, width, { noun: "expert", per: Math.ceil(load.length / ranks), label: "Tokens of each expert over the mean" });
     const changed = () => ({ expert_load: load.map((one) => Math.round(1000 * one)) });
     const [chosen, reading] = [html("input", { type: "number", id: "experts-number", min: 0, max: load.length - 1, value: "0" }), html("output", {}, `${significant(load[0])}×`)];
     const level = html("input", { type: "range", id: "experts-level", min: 0, max: most, step: 0.05, value: load[0], "aria-valuetext": `${significant(load[0])} times the mean` });
@@ -46,17 +47,17 @@ export const view = {
     const zipf = html("input", { type: "range", id: "experts-zipf", min: 0, max: MOST_SKEW, step: 0.1, value: law, "aria-valuetext": significant(law),
       oninput: (event) => { skew.textContent = event.target.value; page.pull({ expert_load: `zipf:${event.target.value}` }); },
       onchange: (event) => page.apply({ expert_load: `zipf:${event.target.value}` }) });
-    if (page.live) root.append(html("div", { class: "playground" },
-      html("button", { type: "button", class: "button", id: "experts-alike", onclick: () => page.apply({ expert_load: 1 }) }, "All alike"),
+    if (page.live) root.append(html("div", { class: "playground" }, html("div", {},
       html("label", { class: "slider" }, html("span", {}, "Zipf exponent ", skew), zipf),
-      html("label", {}, "Expert", chosen), html("label", { class: "slider" }, html("span", {}, "Its load ", reading), level)));
+      html("label", {}, "Expert", chosen), html("label", { class: "slider" }, html("span", {}, "Its load ", reading), level),
+      html("button", { type: "button", class: "button", id: "experts-alike", onclick: () => page.apply({ expert_load: 1 }) }, "All alike"))));
     root.append(html("p", { class: "muted" }, said(data)), bars.element);
-    if (page.live) strokes(bars.element, load, most, set, use);
+    if (page.live) strokes(bars, load, most, set, use);
 
     for (const way of data.ways) {
       const stages = data.ways.length > 1 ? `, ${stagesOf(way.stages)}` : "";
       root.append(html("h2", { style: { "margin-top": "16px" } }, `Expert ranks${stages}`), html("p", {}, facts(way, data)));
-      if (way.ep > 1) root.append(barsOf(way.ranks, Math.max(2, ...way.ranks.map((one) => one * 1.15)), { per: 1, label: "Tokens that each expert rank computes over the mean", height: 120 }).element);
+      if (way.ep > 1) root.append(barsOf(way.ranks, Math.max(2, ...way.ranks.map((one) => one * 1.15)), width, { noun: "rank", per: 1, label: "Tokens that each expert rank computes over the mean", height: 120 }).element);
     }
     const box = html("div", { style: { "margin-top": "18px" } });
     root.append(box);
@@ -107,32 +108,32 @@ function stagesOf(stages) {
 }
 
 // Bars from 0 to `most`, a line at the mean; neighbours of one rank share a shade.
-function barsOf(values, most, { per, label, height = HEIGHT }) {
-  const [step, floor] = [(WIDTH - LEFT) / values.length, height - BOTTOM];
+function barsOf(values, most, width, { noun, per, label, height = HEIGHT }) {
+  const [step, floor] = [(width - LEFT) / values.length, height - BOTTOM];
   const y = (value) => floor - (Math.min(value, most) / most) * (floor - TOP);
   const rects = values.map((value, at) => svg("rect", {
     x: LEFT + at * step, width: Math.max(step - (step > 4 ? 1 : 0), 0.5), y: y(value), height: floor - y(value), fill: "var(--series-1)", opacity: per > 1 && Math.floor(at / per) % 2 ? 0.6 : 1,
   }));
   const line = (value, dashed) => [
-    svg("line", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value), stroke: dashed ? "var(--ink)" : "var(--line)", "stroke-dasharray": dashed ? "4 3" : null }),
+    svg("line", { x1: LEFT, x2: width, y1: y(value), y2: y(value), stroke: dashed ? "var(--ink)" : "var(--line)", "stroke-dasharray": dashed ? "4 3" : null }),
     svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end", "font-size": 11, fill: "var(--muted)" }, value === 1 ? "mean" : value ? `${significant(value)}×` : ""),
   ];
   const whole = [0, 1, ...(most >= 2 ? [Math.floor(most)] : [])];
-  const ends = [[LEFT, "start", 0], ...(values.length > 1 ? [[WIDTH, "end", values.length - 1]] : [])].map(([x, anchor, number]) => svg("text", { x, y: height - 6, "text-anchor": anchor, "font-size": 11, fill: "var(--muted)" }, String(number)));
-  const element = drawing(WIDTH, height, label, ...whole.filter((one) => one !== 1).flatMap((one) => line(one, false)), ...rects, ...line(1, true), ...ends);
-  element.classList.add("bars");
-  return { element, move: (at, value) => { rects[at].setAttribute("y", y(value)); rects[at].setAttribute("height", floor - y(value)); } };
+  const ends = [[LEFT, "start", 0], ...(values.length > 1 ? [[width, "end", values.length - 1]] : [])].map(([x, anchor, number]) => svg("text", { x, y: height - 6, "text-anchor": anchor, "font-size": 11, fill: "var(--muted)" }, `${number ? "" : `${noun} `}${number}`));
+  const element = drawing(width, height, label, ...whole.filter((one) => one !== 1).flatMap((one) => line(one, false)), ...rects, ...line(1, true), ...ends);
+  element.classList.add("bars", "as-wide");
+  return { element, width, move: (at, value) => { rects[at].setAttribute("y", y(value)); rects[at].setAttribute("height", floor - y(value)); } };
 }
 
 // A stroke of the pointer sets the bars that it crosses.
-function strokes(element, load, most, set, use) {
+function strokes({ element, width }, load, most, set, use) {
   element.style.cursor = "crosshair";
   element.style.touchAction = "pan-y";
   let last = null;
   const place = (event) => {
     const box = element.getBoundingClientRect();
-    const [x, y] = [((event.clientX - box.left) / box.width) * WIDTH, ((event.clientY - box.top) / box.height) * HEIGHT];
-    const expert = Math.min(Math.max(Math.floor(((x - LEFT) / (WIDTH - LEFT)) * load.length), 0), load.length - 1);
+    const [x, y] = [((event.clientX - box.left) / box.width) * width, ((event.clientY - box.top) / box.height) * HEIGHT];
+    const expert = Math.min(Math.max(Math.floor(((x - LEFT) / (width - LEFT)) * load.length), 0), load.length - 1);
     return { expert, value: Math.max(0, ((HEIGHT - BOTTOM - y) / (HEIGHT - BOTTOM - TOP)) * most) };
   };
   const stroke = (event) => {
