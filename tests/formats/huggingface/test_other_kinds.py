@@ -70,3 +70,9 @@ def test_a_file_of_adapters_names_its_model_and_how_they_are_asked_for() -> None
     assert (
         caught.value.problems[0].fix == "pass the model that they are for, a/b, with --lora r=8,targets=q_proj,v_proj"
     )
+
+
+def test_weights_published_in_few_bits_are_said_to_be_trained_in_others() -> None:
+    stored = read_config({**LLAMA, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "m")
+    assert stored.parameters == read_config(LLAMA, "m").parameters
+    assert "published as bitsandbytes" in stored.notes[-1]

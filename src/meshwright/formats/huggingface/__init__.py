@@ -14,7 +14,15 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.nested import OF_MLC, SPEAKS, TOWERS, find_text, text_alone, with_towers_beside
+from meshwright.formats.huggingface.nested import (
+    OF_MLC,
+    SPEAKS,
+    TOWERS,
+    find_text,
+    stored_as,
+    text_alone,
+    with_towers_beside,
+)
 from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
@@ -346,6 +354,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         notes = (*notes, text_alone(config, text.path))
     if beside is not config and config.get("talker_config") is not None:
         notes = (*notes, SPEAKS)
+    notes = (*notes, *stored_as(config))
     settings = config_constants(text.config, str(text.said))
     if (text.towers or towers) and isinstance(said, str):
         settings = replace(settings, seen_by=said)

@@ -64,6 +64,19 @@ def text_alone(config: Mapping[str, object], path: str) -> str:
     return f"{TEXT_ONLY}{': ' if other else ''}{', '.join(other[:6])}"
 
 
+def stored_as(config: Mapping[str, object]) -> tuple[str, ...]:
+    """What is said of weights that are published in fewer bits than they are trained in.
+
+    Args:
+        config: the whole config.
+    """
+    record = config.get("quantization_config")
+    method = record.get("quant_method") if isinstance(record, Mapping) else None
+    if not isinstance(method, str):
+        return ()
+    return (f"weights are published as {method[:40]}: --dtype, and base= in --lora, say what they are trained in",)
+
+
 def with_towers_beside(config: Mapping[str, object]) -> Mapping[str, object]:
     """The part of a config that has the towers: the thinker's of a model that also speaks, else all of it.
 
