@@ -30,6 +30,9 @@ def test_python_is_answered_with_its_own_names() -> None:
     ("name", "said"),
     [
         ("--qlora", "--lora r=16,base=nf4"),
+        ("--base", "--lora r=16,base=nf4"),
+        ("--lora-r", "--lora r=N"),
+        ("--target-modules", "--lora r=16,targets=q_proj"),
         ("--load-in-8bit", "--lora r=16,base=int8"),
         ("--mbs", "--pin mbs=1"),
         ("--num-train-epochs", "--tokens N, of all epochs together"),

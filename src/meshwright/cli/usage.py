@@ -20,9 +20,13 @@ _OF_PAIRS = (
     "plan its training step: a pair is two sequences of --gbs, and the frozen copy adds its weights and forward passes"
 )
 _OF_RL = "plan its training step alone: generation, and the models that score what is generated, are not modelled"
+_OF_VALUES = "leave it out: it changes what is learnt, and neither time nor memory"
 ABSENT_OPTIONS = {
     "--hub": "download the model's config.json and pass its path",
     **dict.fromkeys(("--dpo", "--kto", "--orpo"), _OF_PAIRS),
+    **dict.fromkeys(
+        ("--lr", "--learning-rate", "--lora-alpha", "--weight-decay", "--warmup-steps", "--seed"), _OF_VALUES
+    ),
     **dict.fromkeys(("--rl", "--rlhf", "--ppo", "--grpo", "--gspo", "--reinforce"), _OF_RL),
 }
 """Options this version lacks, and what to do instead."""

@@ -56,7 +56,12 @@ OTHER_NAMES = {
 """Options by what other programs call the same, in lower case with `_`."""
 
 WITH_VALUES = {
-    **dict.fromkeys(("qlora", "load_in_4bit", "use_4bit"), "--lora r=16,base=nf4"),
+    **dict.fromkeys(("qlora", "load_in_4bit", "use_4bit", "base", "quantize", "bits"), "--lora r=16,base=nf4"),
+    **dict.fromkeys(("rank", "lora_rank", "lora_r"), "--lora r=N"),
+    **dict.fromkeys(("targets", "target_modules", "lora_target", "lora_target_modules"), "--lora r=16,targets=q_proj"),
+    "lora_dropout": "--lora r=16,dropout=0.05",
+    **dict.fromkeys(("dora", "use_dora"), "--lora r=16,dora"),
+    **dict.fromkeys(("sample_packing", "pack"), "--packing pack"),
     "load_in_8bit": "--lora r=16,base=int8",
     **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing", "checkpointing"), "--pin recompute=full"),
     **dict.fromkeys(("mbs", "micro_batch", "micro_batch_size", "per_device_train_batch_size"), "--pin mbs=1"),
