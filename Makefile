@@ -35,7 +35,7 @@ demo: $(CORE)  ## plan Llama-3.1-70B on 64 H100 and 64 A100-80 together, offline
 test: $(TEST)  ## run the tests, without slow ones and those that need PyTorch or the frameworks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --ignore=tests/torch --ignore=tests/frameworks
 
-test-shapes: $(TEST)  ## run the tests of the array code with every array checked against its annotated shape
+test-shapes: $(TEST)  ## run the tests of the array code, few sizes of each, with every array checked against its annotated shape
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" \
 		$(addprefix tests/,kernels schedules strategies estimate search test_shapes.py) \
 		$(addprefix --ignore=tests/search/,test_on_ray.py test_on_cores.py tuners)  # their arrays are those of other processes

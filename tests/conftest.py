@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -42,7 +43,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-if os.environ.get("CHECK_SHAPES"):
+CHECK_SHAPES = bool(os.environ.get("CHECK_SHAPES"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "shapes" if CHECK_SHAPES else "default")
+
+if CHECK_SHAPES:
     # Arguments and results of every call into these packages are held against annotations such as
     # Float[np.ndarray, "rows"], before the first of them is imported. Pricing takes five times as long under it, so
     # the usual run leaves it out.
@@ -75,4 +79,38 @@ settings.register_profile(
 # Shapes are wrong, if at all, in most examples.
 settings.register_profile("shapes", settings.get_profile("default"), max_examples=8)
 settings.register_profile("full", settings.get_profile("default"), derandomize=False, max_examples=500, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "shapes" if os.environ.get("CHECK_SHAPES") else "default"))
+settings.load_profile(PROFILE)
+
+CASES = 3
+"""Cases of a test whose shapes are checked, where more differ in numbers alone."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check shapes in the first cases of a test, and in those that say something new in words.
+
+    A schedule, a strategy, a way to recompute, on or off: other code runs. Other sizes and seeds run the same code, and
+    what they give is tested where shapes are not checked.
+    """
+    if PROFILE != "shapes":
+        return
+    seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    number: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        words = {(name, repr(value)) for name, value in given.items() if not _is_size(value)}
+        new = number[test] < CASES or not words <= seen[test]
+        (kept if new else left).append(item)
+        number[test] += new
+        seen[test] |= words
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def _is_size(value: object) -> bool:
+    """Whether a parameter is a number, or numbers alone."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_size, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
