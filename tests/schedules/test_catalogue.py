@@ -23,6 +23,7 @@ from meshwright.schedules import (
 from meshwright.schedules.base import _cached_program
 from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.named.interleaved import Interleaved
+from meshwright.schedules.timeline import Timeline
 from tests.schedules.cases import CASES, ONE_BY_ONE, Case, name, unequal
 from tests.schedules.naive import naive_ends, worker_ends_of
 
@@ -50,23 +51,21 @@ def test_names_aliases_and_near_names() -> None:
 
 
 @each_shape
-@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 2.0), (1.0, 1.0), (3.0, 4.0)])
-def test_closed_form_and_bound_are_the_simulated_time_for_equal_stages(
-    case: Case, shape: Shape, forward_s: float, backward_s: float
-) -> None:
+def test_closed_form_and_bound_are_the_simulated_time_for_equal_stages(case: Case, shape: Shape) -> None:
     p, m, v = shape
-    times = case.schedule.equal_times(
-        p, v, forward_s=forward_s, backward_s=backward_s, weight_s=backward_s / 2, recompute_s=forward_s
-    )
-    makespan = simulate(case.schedule.table(p, m, v), times).makespan_s
-    bound = case.schedule.lower_bound_s(
-        times.forward_s, times.backward_s, 0.0, m, weight_s=times.weight_s, recompute_s=times.recompute_s
-    )
-    declared = case.schedule.closed_form_s(p, m, v, forward_s, backward_s)
-    if case.closed_form and declared is not None:
-        assert declared == pytest.approx(makespan, rel=1e-12)
-        assert bound == pytest.approx(makespan, rel=1e-11)
-    assert bound <= makespan
+    for forward_s, backward_s in ((1.0, 2.0), (1.0, 1.0), (3.0, 4.0)):
+        times = case.schedule.equal_times(
+            p, v, forward_s=forward_s, backward_s=backward_s, weight_s=backward_s / 2, recompute_s=forward_s
+        )
+        makespan = simulate(case.schedule.table(p, m, v), times).makespan_s
+        bound = case.schedule.lower_bound_s(
+            times.forward_s, times.backward_s, 0.0, m, weight_s=times.weight_s, recompute_s=times.recompute_s
+        )
+        declared = case.schedule.closed_form_s(p, m, v, forward_s, backward_s)
+        if case.closed_form and declared is not None:
+            assert declared == pytest.approx(makespan, rel=1e-12)
+            assert bound == pytest.approx(makespan, rel=1e-11)
+        assert bound <= makespan
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
@@ -96,12 +95,42 @@ def test_closed_form_is_the_simulated_time_wherever_there_is_one(
 @each_shape
 @given(data=st.data())
 @settings(max_examples=8)
-def test_simulation_is_the_naive_one(case: Case, shape: Shape, data: st.DataObject) -> None:
+def test_simulation_is_the_naive_one_of_every_set_of_durations_and_no_bound_is_above_it(
+    case: Case, shape: Shape, data: st.DataObject
+) -> None:
     p, m, v = shape
     table = case.schedule.table(p, m, v)
-    times = data.draw(unequal(p, table.v))
+    rows = data.draw(unequal(p, table.v, rows=8))
+    together = case.schedule.end_s(p, m, v, rows)
+    alone = each_of(rows)[:4]
+    timelines = [simulate(table, one) for one in alone]
+    for ends, timeline in zip(together, timelines, strict=False):
+        np.testing.assert_allclose(ends, timeline.worker_end_s, rtol=1e-9)
+    check_naive(case, shape, alone[0], timelines[0])
+    durations = (rows.forward_s, rows.backward_s, rows.transfer_s, m, rows.weight_s, rows.recompute_s)
+    assert (case.schedule.end_lower_bound_s(*durations) <= together).all()
+    assert (case.schedule.lower_bound_s(*durations) <= together.max(axis=-1)).all()
+
+
+def each_of(rows: Times) -> list[Times]:
+    """Sets of durations one by one."""
+    return [
+        Times(
+            forward_s=rows.forward_s[row],
+            backward_s=rows.backward_s[row],
+            transfer_s=rows.transfer_s[row],
+            weight_s=rows.weight_s[row],
+            recompute_s=rows.recompute_s[row],
+        )
+        for row in range(len(rows.forward_s))
+    ]
+
+
+def check_naive(case: Case, shape: Shape, times: Times, timeline: Timeline) -> None:
+    """Hold ends of tasks and workers to those of the naive simulation, and busy seconds to the sum of their tasks."""
+    p, m, v = shape
+    table = case.schedule.table(p, m, v)
     expected = naive_ends(table, times)
-    timeline = simulate(table, times)
     columns = (table.kind.tolist(), table.stage.tolist(), table.micro_batch.tolist())
     ends = [expected[Kind(kind).name, stage, unit] for kind, stage, unit in zip(*columns, strict=True)]
     np.testing.assert_allclose(timeline.end_s, ends, rtol=1e-11)
@@ -116,36 +145,6 @@ def test_simulation_is_the_naive_one(case: Case, shape: Shape, data: st.DataObje
     np.add.at(recomputed, (table.worker[again], table.chunk[again]), 1)
     busy = (units * (times.forward_s + times.backward_s) + recomputed * times.recompute_s).sum(axis=1)
     np.testing.assert_allclose(timeline.busy_s, busy)
-
-
-@each_shape
-@given(data=st.data())
-@settings(max_examples=5)
-def test_many_sets_of_durations_are_many_simulations(case: Case, shape: Shape, data: st.DataObject) -> None:
-    p, m, v = shape
-    rows = data.draw(unequal(p, case.schedule.table(p, m, v).v, rows=4))
-    together = case.schedule.end_s(p, m, v, rows)
-    for row in range(4):
-        one = Times(
-            forward_s=rows.forward_s[row],
-            backward_s=rows.backward_s[row],
-            transfer_s=rows.transfer_s[row],
-            weight_s=rows.weight_s[row],
-            recompute_s=rows.recompute_s[row],
-        )
-        np.testing.assert_allclose(together[row], simulate(case.schedule.table(p, m, v), one).worker_end_s, rtol=1e-9)
-
-
-@each_shape
-@given(data=st.data())
-@settings(max_examples=10)
-def test_bound_is_never_above_the_simulated_time(case: Case, shape: Shape, data: st.DataObject) -> None:
-    p, m, v = shape
-    rows = data.draw(unequal(p, case.schedule.table(p, m, v).v, rows=8))
-    ends = case.schedule.end_s(p, m, v, rows)
-    durations = (rows.forward_s, rows.backward_s, rows.transfer_s, m, rows.weight_s, rows.recompute_s)
-    assert (case.schedule.end_lower_bound_s(*durations) <= ends).all()
-    assert (case.schedule.lower_bound_s(*durations) <= ends.max(axis=-1)).all()
 
 
 @each_shape

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
-
-import pytest
 
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.list_scheduling import State, Work
@@ -31,31 +30,37 @@ def state_of(chance: Random) -> State:
     return state
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_worker_rests_as_long_as_it_may_or_as_the_idlest_and_works_where_that_delays_nobody(seed: int) -> None:
-    chance = Random(seed)
-    state, start_s = state_of(chance), chance.randrange(24) / 8
-    kind, before = chance.choice([Kind.F, Kind.I]), chance.choice([BOTH, GRADIENTS])
-    rest = Rest(most_s=chance.choice([0.0, 0.5, 1.5]), as_others=chance.random() < 0.5, before=before)
-    desk = state.desks[0]
-    wait_s = start_s - desk.free_s
-    over_before_it = wait_s >= state.seconds[Kind.W][0]
-    rested_enough = desk.idle_s + wait_s > rest.most_s
-    idlest_s = max(other.idle_s for other in state.desks)
-    may_still = rest.as_others and desk.idle_s + wait_s <= idlest_s
-    works = (
-        bool(desk.owed) and wait_s > 0 and (kind not in before or over_before_it or (rested_enough and not may_still))
-    )
-    assert rest.ends(state, 0, start_s, kind, 0) == works
+def drawn() -> Iterator[tuple[Random, State, float]]:
+    """Two hundred workers, and when what they wait for starts."""
+    for seed in range(200):
+        chance = Random(seed)
+        yield chance, state_of(chance), chance.randrange(24) / 8
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_worker_rests_only_where_its_weight_gradient_would_delay_a_task(seed: int) -> None:
-    chance = Random(seed)
-    state, start_s, latest_s = state_of(chance), chance.randrange(24) / 8, chance.randrange(32) / 8
-    rest = SlackRest(most_s=chance.choice([0.5, 1.5, 9.0]), latest_s={(Kind.I, 0, 0): latest_s})
-    desk, weight_s = state.desks[0], state.seconds[Kind.W][0]
-    wait_s = start_s - desk.free_s
-    delays_nobody = desk.free_s + weight_s <= max(latest_s, start_s)
-    works = bool(desk.owed) and wait_s > 0 and (delays_nobody or desk.idle_s + wait_s > rest.most_s)
-    assert rest.ends(state, 0, start_s, Kind.I, 0) == works
+def test_a_worker_rests_as_long_as_it_may_or_as_the_idlest_and_works_where_that_delays_nobody() -> None:
+    for chance, state, start_s in drawn():
+        kind, before = chance.choice([Kind.F, Kind.I]), chance.choice([BOTH, GRADIENTS])
+        rest = Rest(most_s=chance.choice([0.0, 0.5, 1.5]), as_others=chance.random() < 0.5, before=before)
+        desk = state.desks[0]
+        wait_s = start_s - desk.free_s
+        over_before_it = wait_s >= state.seconds[Kind.W][0]
+        rested_enough = desk.idle_s + wait_s > rest.most_s
+        idlest_s = max(other.idle_s for other in state.desks)
+        may_still = rest.as_others and desk.idle_s + wait_s <= idlest_s
+        works = (
+            bool(desk.owed)
+            and wait_s > 0
+            and (kind not in before or over_before_it or (rested_enough and not may_still))
+        )
+        assert rest.ends(state, 0, start_s, kind, 0) == works
+
+
+def test_a_worker_rests_only_where_its_weight_gradient_would_delay_a_task() -> None:
+    for chance, state, start_s in drawn():
+        latest_s = chance.randrange(32) / 8
+        rest = SlackRest(most_s=chance.choice([0.5, 1.5, 9.0]), latest_s={(Kind.I, 0, 0): latest_s})
+        desk, weight_s = state.desks[0], state.seconds[Kind.W][0]
+        wait_s = start_s - desk.free_s
+        delays_nobody = desk.free_s + weight_s <= max(latest_s, start_s)
+        works = bool(desk.owed) and wait_s > 0 and (delays_nobody or desk.idle_s + wait_s > rest.most_s)
+        assert rest.ends(state, 0, start_s, Kind.I, 0) == works
