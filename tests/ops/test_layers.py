@@ -14,8 +14,10 @@ from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 
-MODELS = [name for name in sorted(names()) if not spec(name).beside_decoder]
+MODELS = [model for model in map(spec, sorted(names())) if not model.beside_decoder]
 """What others hold is in `test_streams.py`."""
+LAYERS = [(model, kind) for model in MODELS for kind in model.kinds()]
+"""Every kind of layer of every model."""
 BYTES = {"activation": 2, "input": 2, "function": 2, "attention": 2, "mask": 1, "fp32": 4}
 
 
@@ -39,23 +41,20 @@ def flop_per_token(work: LayerWork) -> float:
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_operators_hold_the_parameters_of_every_layer_kind(name: str) -> None:
-    model = spec(name)
-    for kind in model.kinds():
+def test_operators_hold_the_parameters_of_every_layer_kind() -> None:
+    for model, kind in LAYERS:
         assert layer_work(kind, model.hidden, "flash").parameters == kind.parameters(model.hidden)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_layers_and_edges_add_up_to_the_model(name: str) -> None:
-    model = spec(name)
-    layers = sum(
-        count * layer_work(kind, model.hidden, "flash").parameters for kind, count in model.kind_counts().items()
-    )
-    shared = model.vocab * model.hidden if model.tied_embeddings else 0
-    edges = edge_work(model, "embedding").parameters + edge_work(model, "head").parameters - shared
-    assert layers + edges == model.parameters
-    assert edge_work(model, "embedding").parameters == model.embedding_parameters
+def test_layers_and_edges_add_up_to_the_model() -> None:
+    for model in MODELS:
+        layers = sum(
+            count * layer_work(kind, model.hidden, "flash").parameters for kind, count in model.kind_counts().items()
+        )
+        shared = model.vocab * model.hidden if model.tied_embeddings else 0
+        edges = edge_work(model, "embedding").parameters + edge_work(model, "head").parameters - shared
+        assert layers + edges == model.parameters
+        assert edge_work(model, "embedding").parameters == model.embedding_parameters
 
 
 def test_a_prediction_module_is_a_layer_a_projection_and_three_norms() -> None:
@@ -66,10 +65,8 @@ def test_a_prediction_module_is_a_layer_a_projection_and_three_norms() -> None:
     assert layer + edge_work(model, "mtp").parameters + model.hidden == model.mtp_parameters
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_products_count_the_weights_a_token_meets(name: str) -> None:
-    model = spec(name)
-    for kind in model.kinds():
+def test_products_count_the_weights_a_token_meets() -> None:
+    for model, kind in LAYERS:
         work = layer_work(kind, model.hidden, "flash")
         vectors = sum(op.parameters + op.cut_parameters for op in work.ops if isinstance(op, Vector))
         biases = sum(op.bias * (work.top_k if op.experts else 1) for op in work.ops if isinstance(op, Linear))
@@ -79,10 +76,8 @@ def test_products_count_the_weights_a_token_meets(name: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["flash", "materialised"])
-@pytest.mark.parametrize("name", MODELS)
-def test_what_recompute_frees_its_operators_make_again(name: str, kernel: str) -> None:
-    model = spec(name)
-    for kind in model.kinds():
+def test_what_recompute_frees_its_operators_make_again(kernel: str) -> None:
+    for model, kind in LAYERS:
         work = layer_work(kind, model.hidden, kernel)
         modules = {op.module for op in work.ops} - {""}
         assert modules <= set(RECOMPUTE_MODULES)
@@ -91,10 +86,8 @@ def test_what_recompute_frees_its_operators_make_again(name: str, kernel: str) -
         assert all(kept.elements > 0 for kept in work.kept)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_layers_of_attention_attend_once_and_experts_are_reached_and_left_once(name: str) -> None:
-    model = spec(name)
-    for kind in model.kinds():
+def test_layers_of_attention_attend_once_and_experts_are_reached_and_left_once() -> None:
+    for model, kind in LAYERS:
         ops = layer_work(kind, model.hidden, "flash").ops
         exchanges = [op.direction for op in ops if isinstance(op, Exchange)]
         attends = any(isinstance(mixer, (Attention, LatentAttention)) for mixer in kind.mixers)
@@ -122,10 +115,8 @@ def dense_kept(attention: Attention, mlp: DenseMlp, hidden: int, inputs: int) ->
     return 2 * (inputs * hidden + width + mlp.ffn_hidden * (3 if mlp.gated else 2)) + 4 * attention.heads
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_dense_layers_keep_their_closed_form(name: str) -> None:
-    model = spec(name)
-    for kind in model.kinds():
+def test_dense_layers_keep_their_closed_form() -> None:
+    for model, kind in LAYERS:
         if kind.dropout or not isinstance(kind.mlp, DenseMlp) or not isinstance(kind.attention, Attention):
             continue
         if kind.attention.gate or kind.attention.value_dim:
