@@ -169,15 +169,16 @@ METHODS = (
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "where tensor ranks do not divide key-value heads, XLA's partitioner chooses what else a run sends",
+                "beside data, context or expert ranks XLA writes what tensor ranks send, and sends more where these "
+                "are more than key-value heads; sums of gradients of heads that several ranks hold are not priced",
             ),
             (
                 "Megatron sequence parallelism",
                 2022,
                 ("tp4", "tp4.tpov"),
                 ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
-                (PARITY, COVER),
-                "runs are those of Megatron 1D; overlap is left to XLA",
+                (GRIDS, "test_steps_equal_one_device"),
+                "beside data, context or expert ranks a run sends what Megatron 1D does; overlap is left to XLA",
             ),
             (
                 "Optimus (2D)",

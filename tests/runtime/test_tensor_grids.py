@@ -89,6 +89,38 @@ def test_a_step_sends_what_is_priced(plan: str) -> None:
         assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
 
 
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(
+    ("plan", "forward", "backward"),
+    [
+        ("tp4.dp1.mbs2", {"all-gather": 3, "reduce-scatter": 3}, {"all-gather": 6, "reduce-scatter": 3}),
+        ("tp4.nosp.dp1.mbs2", {"all-reduce": 3}, {"all-reduce": 3}),
+    ],
+)
+def test_sequence_parallelism_gathers_and_scatters_as_priced(
+    plan: str, forward: dict[str, int], backward: dict[str, int], kv_heads: int
+) -> None:
+    """Embedding, attention, MLP and head; sums of a few numbers a token, and of gradients of whole vectors, are beside.
+
+    Ranks that hold the same heads of keys and values sum the gradients of these, which are not priced.
+    """
+    one, width = training(plan, seq_len=128), 32
+    attention = Attention(heads=8, kv_heads=kv_heads, head_dim=width)
+    layer = LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=512, gated=True))
+    assert one.spec is not None
+    spec = replace(one.spec, hidden=256, vocab=512, runs=(LayerRun(layers=(layer,), repeats=1),))
+    compiled: Any = (one := replace(one, spec=spec)).step(jax.devices()).lower(one.initial(), one.batch(0))
+    found = step_collectives(compiled.runtime)
+    copies = one.row.tp // kv_heads
+    of_keys = 2 * (copies - 1) / copies * 2 * spec.hidden * width * 4.0
+    for program, phase, most, beside in (("F0", "forward", forward, 0.0), ("B0", "backward", backward, of_keys)):
+        priced = tensor_bytes(spec, one.row, one.seq_len, phase, 4.0)
+        assert found[program].sent_bytes == pytest.approx(priced + beside, rel=0.01)
+        assert {kind: found[program].count[kind] for kind in most if kind != "all-reduce"} == {
+            kind: count for kind, count in most.items() if kind != "all-reduce"
+        }
+
+
 @pytest.mark.parametrize(
     ("plan", "model"),
     [
@@ -96,6 +128,9 @@ def test_a_step_sends_what_is_priced(plan: str) -> None:
         ("tp25d2x2.dp1.mbs4.rc-full", "gpt-tiny"),
         ("tp3d2.dp1.mbs4.gbs8", "gpt-tiny"),
         ("tp3d2.dp1.mbs4.rc-sel", "llama-tiny"),
+        ("tp4.dp1.mbs2.gbs8.rc-sel", "gpt-tiny"),
+        ("tp4.dp1.mbs2.gbs8.rc-full", "llama-tiny"),
+        ("tp4.nosp.dp1.mbs2.gbs8", "llama-tiny"),
     ],
 )
 def test_steps_equal_one_device(plan: str, model: str) -> None:
@@ -109,11 +144,12 @@ def test_steps_equal_one_device(plan: str, model: str) -> None:
     assert parity.tolerance <= 1e-9
 
 
-def test_layers_of_a_pipeline_hand_on_their_blocks() -> None:
+@pytest.mark.parametrize("plan", ["tp2d2.pp2.dp1.mbs2.gbs8", "tp4.pp2.dp1.mbs2.gbs8"])
+def test_layers_of_a_pipeline_hand_on_their_blocks(plan: str) -> None:
     layer = LayerSpec(attention=Attention(heads=4, kv_heads=2, head_dim=4), mlp=DenseMlp(ffn_hidden=32, gated=True))
     small = replace(TINY["llama-tiny"], hidden=16, vocab=24, runs=(LayerRun(layers=(layer,), repeats=2),))
     with jax_precision("fp64"):
-        row = parse_row("tp2d2.pp2.dp1.mbs2.gbs8", devices=8, global_batch=0, schedules=())
+        row = parse_row(plan, devices=8, global_batch=0, schedules=())
         one = Training(spec=small, row=row, stage_layers=(1, 1), seq_len=8)
         state = one.initial()
         parity = parity_of(run_parallel(one, jax.devices(), 2, state), run_alone(one, 2, state), "fp64", None)

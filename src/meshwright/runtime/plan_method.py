@@ -19,6 +19,7 @@ from meshwright.targets.run.rules import unrunnable_settings
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
     from meshwright.compiler.methods.pipeshard import PipeshardParallel
+    from meshwright.strategies.blocks import TensorBlocks
     from meshwright.zoo.decoder import Recompute
 
 
@@ -38,11 +39,12 @@ def check_runs(row: PlanRow) -> None:
         raise UnsupportedError(problems, code="MW411")
 
 
-def grid_of(row: PlanRow) -> DeviceGrid | None:
+def grid_of(row: PlanRow, blocks: TensorBlocks | None = None) -> DeviceGrid | None:
     """The axes of a stage's devices; None where data ranks are all there is.
 
     Args:
         row: the plan.
+        blocks: the blocks that tensor ranks hold; None for those of the plan's strategy.
 
     Raises:
         InputError: dense layers and experts share the devices in ways that do not go together.
@@ -59,7 +61,7 @@ def grid_of(row: PlanRow) -> DeviceGrid | None:
         expert_tensor=row.etp,
         shard_group=row.shard_group,
         domain=_domain(row),
-        blocks=TENSORS[row.tensor].blocks(row.tp),
+        blocks=blocks or TENSORS[row.tensor].blocks(row.tp),
     )
 
 
@@ -74,13 +76,14 @@ def _domain(row: PlanRow) -> int:
     return next(degree for degree in range(1, row.ep + 1) if row.ep % degree == 0 and degree * degree >= row.ep)
 
 
-def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardParallel:
+def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int, grid: DeviceGrid | None = None) -> PipeshardParallel:
     """How `parallelize` runs a plan: stages on grids of dp x cp x tp devices, dp x mbs samples in a micro-batch.
 
     Args:
         row: the plan.
         devices: the devices, at least as many as it needs; it takes the first.
         seq_len: tokens of a sample.
+        grid: the grid for which the step is written, where that is another than the plan's.
 
     Raises:
         InputError: too few devices.
@@ -96,7 +99,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         what = f"off-{row.offload} does not run with your own training step"
         raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
     used = require_devices(row.devices, devices, row.identity())
-    grid, kind = grid_of(row), SHARDINGS[row.sharding]
+    grid, kind = grid or grid_of(row), SHARDINGS[row.sharding]
     ranks_of = split_axes if grid is None or grid.blocks is None else partial(block_split, grid)
     return PipeshardParallel(
         devices=used,

@@ -173,6 +173,16 @@ class TensorStrategy(ABC):
         """How ranks hold the operands of products, from which the runtime writes them; None where nothing runs them."""
         return None
 
+    def written(self, tp: int, *, shares_tokens: bool, key_ranks: int) -> TensorBlocks | None:
+        """How ranks hold operands whose collectives a model writes itself, where it can; None where none can.
+
+        Args:
+            tp: the ranks of a group.
+            shares_tokens: whether ranks share the tokens of the stream.
+            key_ranks: the ranks over which heads of keys and values are split; others hold the same.
+        """
+        return self.blocks(tp)
+
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """What a model and a sequence length ask of the degrees beyond what holds for every strategy."""
         return ()

@@ -48,6 +48,8 @@ class BlockProduct:
     """Axis of X that is gathered before the product, and over which axes."""
     scatter: tuple[Side, Names] = ("samples", ())
     """Axis of Y along which partial sums are reduced and scattered, and over which axes."""
+    total: Names = ()
+    """Axes over which partial sums are reduced, of which every rank has all."""
     again: bool = True
     """Whether backward gathers again what forward gathered, instead of keeping it."""
 
@@ -66,6 +68,8 @@ class TensorBlocks:
     """Product from the inner tensor back to the stream."""
     table: Names
     """Axes over which the rows of the embedding table are split; partial rows are summed and scattered over them."""
+    keys: Names | None = None
+    """Axes over which heads of keys and values are split, where others hold the same; None for those of all heads."""
 
     def size(self, names: Names) -> int:
         """Ranks along some axes."""

@@ -10,7 +10,7 @@ Source: Shoeybi et al. 2019 (arXiv 1909.08053); Korthikanti et al. 2022 (arXiv 2
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
 from meshwright.strategies.base import Call, DegreeRule, Group, Kind, LocalGemm, Phase, TensorStrategy
 from meshwright.strategies.columns import HiddenShares, StrategyColumns, full_width, local_width
+
+if TYPE_CHECKING:
+    from meshwright.strategies.blocks import TensorBlocks
 
 
 class OneDimension(TensorStrategy):
@@ -40,6 +43,25 @@ class OneDimension(TensorStrategy):
     def groups(self, columns: StrategyColumns) -> dict[str, Group]:
         """Consecutive ranks."""
         return {"tp": (np.ones(columns.rows, dtype=np.int64), columns.tp)}
+
+    def written(self, tp: int, *, shares_tokens: bool, key_ranks: int) -> TensorBlocks | None:
+        """Heads and columns on ranks; tokens of the stream are gathered before and sums scattered behind, or summed."""
+        from meshwright.strategies.blocks import (
+            ActivationBlocks,
+            BlockProduct,
+            TensorBlocks,
+        )  # only runs write products
+
+        ranks, shared = ("head", "copy"), ("head", "copy") if shares_tokens else ()
+        return TensorBlocks(
+            axes=(("head", key_ranks), ("copy", tp // key_ranks)),
+            stream=ActivationBlocks(length=shared),
+            inner=ActivationBlocks(width=ranks),
+            into=BlockProduct(columns=ranks, gather=("length", shared)),
+            out=BlockProduct(rows=ranks, scatter=("length", shared), total=() if shares_tokens else ranks),
+            table=ranks,
+            keys=("head",),
+        )
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """Equal parts of a sequence for all ranks."""

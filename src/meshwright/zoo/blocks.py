@@ -110,10 +110,11 @@ class Blocked(WholeTensors):
         axes, count = self.axes(names), table.shape[0]
         own = tokens - jax.lax.axis_index(axes) * count
         held = (own >= 0) & (own < count)
-        table = self._own(table, (*names, *self.blocks.stream.width))
-        found = jnp.where(held[..., None], table[own % count], 0)
+        found = jnp.where(held[..., None], self._own(table)[own % count], 0)
         side: Side = "samples" if set(names) <= set(self.blocks.stream.samples) else "length"
         onto = self.axes(tuple(name for name in self.blocks.stream.over(side) if name in names))
+        if not onto:
+            return jax.lax.psum(found, axes)
         return jax.lax.psum_scatter(found, onto, scatter_dimension=SIDES.index(side), tiled=True)
 
     def loss(self, logits: jax.Array, wanted: jax.Array) -> jax.Array:
@@ -146,10 +147,11 @@ class Blocked(WholeTensors):
 
     def _products(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
         # Sums of the gradient over ranks that hold the same block come before those that scatter it, on less.
-        split = (*how.rows, *how.row_shards, *how.columns, *how.column_shards)
         local = partial(self._gathered, how)
-        made = (jax.checkpoint(local) if how.again else local)(x, *(self._own(w, split) for w in matrices))
+        made = (jax.checkpoint(local) if how.again else local)(x, *map(self._own, matrices))
         side, names = how.scatter
+        if how.total:
+            return [jax.lax.psum(y, self.axes(how.total)) for y in made]
         if not names:
             return made
         return [
@@ -158,8 +160,7 @@ class Blocked(WholeTensors):
 
     def _gathered(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
         side, names = how.gather
-        if names:
-            x = jax.lax.all_gather(x, self.axes(names), axis=SIDES.index(side), tiled=True)
+        x = jax.lax.all_gather(x, self.axes(names), axis=SIDES.index(side), tiled=True) if names else self._own(x)
         axes = x.ndim - 2  # those of x [samples, length, ...] that are the first of the matrices
         return [jnp.tensordot(x, self._whole(how, w), axes) for w in matrices]
 
@@ -171,10 +172,10 @@ class Blocked(WholeTensors):
             w = jax.lax.all_gather(w, self.axes(how.column_shards), axis=w.ndim - 1, tiled=True)
         return w
 
-    def _own(self, value: jax.Array, split: Names) -> jax.Array:
-        """A value that ranks along all axes but some hold alike, as one of each rank: its gradient is summed here."""
-        others = tuple(name for name, _ in self.blocks.axes if name not in split)
-        alike = (*self.grid.data, *self.axes(others))
+    def _own(self, value: jax.Array) -> jax.Array:
+        """A value that ranks along some axes hold alike, as one of each rank: its gradient is summed here, once."""
+        varying = jax.typeof(value).manual_axis_type.varying
+        alike = tuple(axis for axis in (*self.grid.data, *self.grid.tensor) if axis not in varying)
         return jax.lax.pcast(value, alike, to="varying") if alike else value
 
 

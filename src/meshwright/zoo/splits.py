@@ -7,6 +7,7 @@ ranks. What is added to the stream whole (norms, positions, biases of outputs, r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from meshwright.compiler.grid import Axes, DeviceGrid, Ranks
 from meshwright.strategies.blocks import Names, TensorBlocks
@@ -76,6 +77,8 @@ INTO = (
 OUT = (("attention", "out"), ("mlp", "down"))
 INNER = ("q_bias", "k_bias", "v_bias", "up_bias", "gate_bias", "bias")
 """Vectors added to inner tensors; others are of the width of the stream, in their last axis."""
+OF_KEYS = ("k", "v", "k_bias", "v_bias")
+"""What has an axis for heads of keys and values, which several ranks may hold alike."""
 OF_HEADS = ("q_norm", "k_norm")
 """Vectors of one head, whole on every rank."""
 
@@ -95,6 +98,9 @@ def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
 def _names(blocks: TensorBlocks, owner: str, name: str) -> Mapping[int, Names]:
     """Axes of the tensor group that split a weight."""
     into, out = blocks.into, blocks.out
+    heads = blocks.inner.width if blocks.keys is None else blocks.keys
+    if name in OF_KEYS:
+        into = replace(into, columns=heads)
     if (owner, name) in INTO:
         rows = (*into.rows, *into.row_shards)
         # Heads are shared among ranks whole; what shards columns besides takes a part of each head.
@@ -109,7 +115,7 @@ def _names(blocks: TensorBlocks, owner: str, name: str) -> Mapping[int, Names]:
     if (owner, name) == ("embedding", "tokens"):
         return {0: blocks.table, 1: blocks.stream.width}
     if name in INNER:
-        return {0: blocks.inner.width}
+        return {0: heads if name in OF_KEYS else blocks.inner.width}
     if name in OF_HEADS or owner not in ("embedding", "attention", "mlp", "attention_norm", "mlp_norm", "norm"):
         return {}
     return {int(name == "positions"): blocks.stream.width}

@@ -10,8 +10,9 @@ from meshwright.compiler.grid import DeviceGrid
 from meshwright.errors import UnsupportedError
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.model_grid import model_grid
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
+from meshwright.runtime.plan_method import method_of, recompute_runs
 from meshwright.runtime.profile import StepPrediction, predicted_step
 from meshwright.runtime.training.planned import PlannedTraining
 from meshwright.schedules import schedule_named
@@ -83,9 +84,9 @@ class Training(PlannedTraining):
             devices: the devices, at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
-        model = self.model(grid_of(self.row))
-        step = train_step(model, Adam(), self.seed, gradients_too=gradients_too, scaling=self.scaling)
-        return self.parallelized(step, method_of(self.row, devices, self.seq_len))
+        grid = model_grid(self.row, self.plain_model(), self.seq_len)
+        step = train_step(self.model(grid), Adam(), self.seed, gradients_too=gradients_too, scaling=self.scaling)
+        return self.parallelized(step, method_of(self.row, devices, self.seq_len, grid))
 
 
 def predict_step(compiled: CompiledStep) -> StepPrediction:

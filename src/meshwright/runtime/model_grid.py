@@ -1,0 +1,47 @@
+"""The grid on which a model of the zoo is written: its own collectives where it has them, else the partitioner's."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.runtime.plan_method import grid_of
+from meshwright.schedules import schedule_named
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.model import LayerSpec
+from meshwright.specs.row import PlanRow
+from meshwright.strategies import TENSORS
+from meshwright.zoo.decoder import Decoder
+from meshwright.zoo.model import Model
+
+
+def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
+    """The grid of a stage's devices, with blocks where the model writes what its tensor ranks send.
+
+    Beside data ranks it does not: they add the gradients of all micro-batches to send sums once a step, which a part
+    that is written for ranks of both kinds would send for each.
+
+    Args:
+        row: the plan.
+        model: the model as one device has it.
+        seq_len: tokens of a sample.
+    """
+    grid = grid_of(row)
+    if grid is None or grid.blocks is not None or row.tp == 1 or not isinstance(model, Decoder):
+        return grid
+    layers = [layer for layer in model.spec.kinds() if _is_dense(layer, row.tp)]
+    whole = (row.dp, row.cp, row.ep, row.etp) == (1, (), 1, 1) and schedule_named(row.schedule).sections() == 1
+    if not whole or len(layers) < len(model.spec.kinds()) or model.spec.vocab % row.tp or (row.sp and seq_len % row.tp):
+        return grid
+    keys = gcd(row.tp, *(layer.attention.kv_heads for layer in layers if isinstance(layer.attention, Attention)))
+    return grid_of(row, TENSORS[row.tensor].written(row.tp, shares_tokens=row.sp, key_ranks=keys))
+
+
+def _is_dense(layer: LayerSpec, tp: int) -> bool:
+    """Whether a layer has plain attention and a plain MLP, in parts that ranks share evenly."""
+    attention, dense = layer.attention, layer.mlp
+    if not (isinstance(attention, Attention) and isinstance(dense, DenseMlp)):
+        return False
+    shared = not attention.heads % tp and not dense.ffn_hidden % tp
+    return shared and (attention.kv_heads % tp == 0 or tp % attention.kv_heads == 0)
