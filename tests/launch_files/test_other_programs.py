@@ -16,6 +16,10 @@ from meshwright.launch_files.other_programs import of_another
     [
         ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "a manifest of Kubernetes"),
         ("defaults: base.yaml\ngrpo:\n  num_prompts_per_step: 8\n", "NeMo-RL's configuration"),
+        (
+            "defaults: sft.yaml\npolicy:\n  a: nemo_automodel.b\ncluster:\n  gpus_per_node: 8\n",
+            "NeMo-RL's configuration",
+        ),
         ("actor_rollout_ref:\n  model: {}\ntrainer: {}\n", "verl's configuration"),
         ("run_name: a\nmodel:\n  d_model: 64\ndata: {}\nfsdp: {}\n", "OLMo's configuration"),
         ('name: a\n"on": push\njobs:\n  a: {uses: NVIDIA-NeMo/Automodel}\n', "a workflow of GitHub"),

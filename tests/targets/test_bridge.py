@@ -292,3 +292,10 @@ def test_a_model_whose_name_is_imported_is_not_taken_by_that_name() -> None:
     assert found is not None
     assert found.model == ""
     assert "PATH_OF_MODEL, whose value is not in the file" in found.problems[0].why
+
+
+def test_a_recipe_of_a_model_that_sees_is_told_by_its_forward_step(tmp_path: Path) -> None:
+    plain = PEFT.replace(" $@", "").replace(" peft.dim=16", "")
+    told = [one.what for one in asked(tmp_path, f"{plain.strip()} --step_func vlm_step\n").violations]
+    assert "--step_func is vlm_step" in told
+    assert "--step_func is vlm_step" not in [one.what for one in asked(tmp_path, plain).violations]

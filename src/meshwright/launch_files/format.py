@@ -50,7 +50,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     # A file of options may hold the engine's keys, too.
     found = recorded(path.name, text) if path.suffix == ".json" else None
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
-    if found == "hydra":
+    if found in ("hydra", "automodel"):
         _refuse_other(path, text)  # its names may be those of a part of another program's file
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
         found = _started_by(path, text, outside) or "megatron"

@@ -103,6 +103,7 @@ def test_fine_tuning_reads_adapters() -> None:
     adapters = read(f"{options} --lora-r 8 --lora-alpha 16 --lora-target-modules linear_qkv", "posttrain_gpt.py")
     assert not adapters.problems
     assert adapters.workload["lora"] == {"r": 8, "targets": ["linear_qkv"]}
+    assert {one.option: one.value for one in adapters.said}["--lora-target-modules"] == "linear_qkv"
 
 
 def test_options_that_are_the_same_are_told_in_one_sentence() -> None:

@@ -53,6 +53,7 @@ def as_megatron(values: Values) -> list[str]:
     if len(padded) == 1 and padded[0].isdecimal():
         values.asked.add(PADDED)
         take("--vocab-size", padded[0])
+        notes.append(f"the vocabulary has {padded[0]} tokens with padding: {PADDED}")
     for flag in values.foreign.keys() & {*_CURRICULA}:
         values.asked.add(flag)
         notes.append(f"steps begin with shorter or easier samples, those of full length are planned: {flag}")

@@ -55,6 +55,9 @@ def as_megatron(values: Values) -> list[str]:
         notes.append(f"exchanges of layers that are recomputed are priced without what runs beside them: {_PAIRED}")
     elif _PAIRED in given:
         given["--overlap-moe-expert-parallel-comm"] = ()
+    if _MODULES in values.foreign:
+        given[_MODULES] = values.foreign[_MODULES]
+        values.asked.add(_MODULES)
     if _EMPTY in given:
         notes += _without_empty(values, layers)
     stages = [whole_number(part.strip()) or 0 for part in values.text(_STAGES).split(",")]

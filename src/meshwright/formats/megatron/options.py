@@ -177,8 +177,10 @@ class _Reader:
                 continue
             option = options.get(flag)
             if option is None:
-                found = [value.text for value in self.values(len(self.words))]
-                self.foreign[flag] = (attached,) if equals else tuple(found)
+                values = self.values(len(self.words))
+                self.foreign[flag] = (attached,) if equals else tuple(value.text for value in values)
+                if (place := (values[0] if values else here).place) is not None:
+                    self.places[flag] = place
                 self.unknown.append(_unknown(flag))
                 continue
             found = [attached] if equals else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.key_text import leaves
@@ -84,6 +85,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     read = replace(
         read, model=options.model_named(launch), workload=read.workload | ({"lora": adapted} if adapted else {})
     )
+    read = replace(read, problems=(*read.problems, *_of_towers(launch)))
     questions = (*_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
         open_ = [problem for problem in read.problems if problem.what not in _UNSET]
@@ -92,6 +94,19 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     if usual:
         notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
     return replace(read, notes=(*read.notes, *notes))
+
+
+_SEES = re.compile(r"(?:vlm|llava|audio|omni)\w*_step$")
+"""Forward steps of models that see or hear. Source: scripts/training/run_recipe.py of Megatron-Bridge (2026-08)."""
+
+
+def _of_towers(launch: Launch) -> Iterator[Problem]:
+    """Why a recipe is of no plain decoder, by the forward step that it is started with."""
+    for option, value in pairwise(one.text for one in launch.words):
+        if option == "--step_func" and _SEES.search(value):
+            why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
+            what, fix = f"{option} is {value[:60]}", "check a recipe of a text model"
+            yield Problem(what=what, why=why, fix=fix, field=option)
 
 
 def _hidden_overrides(script: Script) -> Iterator[Problem]:
