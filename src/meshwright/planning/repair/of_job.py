@@ -16,7 +16,7 @@ from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.question.batch import usual_tokens
 from meshwright.planning.repair.as_run import as_run
-from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, costing, job_repair
+from meshwright.planning.repair.job_repair import FittingPlan, JobRepair, Pins, Repairs, best_plan, costing, job_repair
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs, with_offload
 from meshwright.planning.repair.of_tiles import in_pieces_beside_adapters, in_tiles, pieces_option
@@ -325,10 +325,14 @@ def _adapters(
         pieces = () if software_given else _loss_in_pieces(tuned, workload, cluster, space_for)
         more = itertools.chain(pieces, _elsewhere(tuned, workload, cluster, trained))
         beside.setdefault(option, []).append(_beside(option, text, more))
+    unrun: list[JobRepair] = []
     for repairs in [*beside.values()][-1] if beside else ():
-        if fewer := [one for one in repairs if one.devices < enough]:
+        fewer = [one for one in repairs if one.devices < enough]
+        if any(software_given or as_run(one).run_by != () for one in fewer):
             yield from fewer
             return
+        unrun = unrun or fewer
+    yield from unrun
 
 
 def _loss_in_pieces(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:

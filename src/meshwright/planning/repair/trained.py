@@ -34,7 +34,8 @@ def as_trained(model: ModelSpec, workload: Workload, *, software_given: bool = F
         return (model,)
     trainers = _trainers(model, workload, software_given=software_given)
     made = dict.fromkeys([*(one.adapted(model, lora) for one in trainers), lora])
-    return tuple(replace(model, tuning=Tuning(lora=one)) for one in made)
+    # What stores experts in few bits, too, holds the least.
+    return tuple(replace(model, tuning=Tuning(lora=one)) for one in sorted(made, key=lambda one: len(one.skip)))
 
 
 def _trainers(model: ModelSpec, workload: Workload, *, software_given: bool) -> list[Target]:
