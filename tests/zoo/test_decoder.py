@@ -57,7 +57,7 @@ def test_a_token_is_predicted_from_those_before_it(name: str) -> None:
     ("name", "runs"),
     [
         ("gpt-tiny", ((1, "full"), (1, ("core_attn", "mlp", "layernorm")))),
-        ("moe-tiny", ((1, "full"), (1, ("core_attn", "moe")))),
+        ("moe-tiny", ((1, "full"), (1, ("core_attn", "moe_act")))),
     ],
 )
 def test_recomputation_changes_no_gradient(name: str, runs: Any) -> None:
@@ -70,7 +70,8 @@ def test_recomputation_changes_no_gradient(name: str, runs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "modules"), [("llama-tiny", ("core_attn", "mlp", "layernorm")), ("moe-tiny", ("core_attn", "moe"))]
+    ("name", "modules"),
+    [("llama-tiny", ("core_attn", "mlp", "layernorm")), ("moe-tiny", ("core_attn", "moe_act", "moe"))],
 )
 def test_backward_keeps_less_of_each_module_that_it_computes_again(name: str, modules: tuple[str, ...]) -> None:
     plain = Decoder(spec=NARROW[name], seq_len=8)

@@ -22,7 +22,7 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.blocks import WHOLE, Blocked, WholeTensors
-from meshwright.zoo.expert_exchange import PLAIN, kept_exchanges
+from meshwright.zoo.expert_exchange import PLAIN, all_but_activations, kept_exchanges
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate
@@ -351,8 +351,9 @@ class Decoder:
                 gate=self.gate,
                 keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
             )
+            of_products = made_again("moe_act", through, policy=all_but_activations)
             exchanges = kept_exchanges(self.experts)
-            made, balance = made_again("moe", through, policy=exchanges)(weights["experts"], shared)
+            made, balance = made_again("moe", of_products, policy=exchanges)(weights["experts"], shared)
         else:
             made = made_again("mlp", partial(mlp, held=held))(weights["mlp"], shared)
         return after + dropout(keys, 2 * number + 1, rate, made, held, grid), balance

@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
+from meshwright.compiler.pointwise import POINTWISE
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.splits import expert_axes
@@ -83,6 +84,15 @@ def kept_exchanges(how: ExpertParallel) -> Callable[..., bool] | None:
     Source: Singh et al. 2023 (DeepSpeed-TED, arXiv 2303.06318), section 5.2.
     """
     return jax.checkpoint_policies.save_only_these_names(EXCHANGED) if how.stash_collectives else None
+
+
+def all_but_activations(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether backward keeps what a primitive makes where activations of experts are computed again from products.
+
+    Args:
+        primitive: the primitive of JAX.
+    """
+    return primitive.name not in POINTWISE
 
 
 def through_experts(

@@ -11,7 +11,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import CONTEXTS, TENSORS
 
-MODULES = ("core_attn", "mlp", "moe", "layernorm")
+MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm")
 """Modules that the backward of a run computes again by themselves."""
 
 
