@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
 import meshwright as mw
 from meshwright.errors import InputError
-from meshwright.report.front_drawing import front_rows
+from meshwright.report.front_drawing import front_rows, front_svg
 from meshwright.report.plan_tables import front_list
 from meshwright.units import GIB
 
@@ -50,3 +51,12 @@ def test_every_plan_of_the_front_is_a_dot_with_its_name() -> None:
     assert len(dots) == len(answer.pareto)
     with pytest.raises(InputError, match="there is no front to draw"):
         mw.plan("gpt2", gpus="4xH100", global_batch=16).front_svg()
+
+
+def test_the_axes_of_the_figure_have_round_numbers() -> None:
+    svg = front_svg("two plans", [_point(2.54, 28.7), _point(7.39, 74.3)], 60.0 * GIB)
+    across = re.findall(r'text-anchor="middle">([\d.]+) s<', svg)
+    up = re.findall(r'text-anchor="end">(\d+)<', svg)
+    assert across == ["3", "4", "5", "6", "7"]
+    assert up == ["30", "40", "50", "60", "70"]
+    assert "capacity 60<" in svg

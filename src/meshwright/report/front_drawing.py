@@ -15,6 +15,8 @@ MARKS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Marks of the plans of a drawing as text, in the order of its list."""
 COLOURS = ("#1f5fa8", "#b35900", "#2b7d4f", "#8a3b8f", "#5c5c5c")
 """Colours of numbers of devices, the most first."""
+MOST_TICKS = 6
+"""Numbers of an axis, about."""
 LEFT, TOP, WIDE, HIGH, RIGHT, BELOW = 70, 56, 520, 320, 170, 46
 
 
@@ -66,6 +68,8 @@ def front_svg(title: str, front: Sequence[Mapping[str, Any]], capacity_bytes: fl
     Returns:
         An SVG document.
     """
+    from meshwright.report.picture import ticks_between  # text does without what figures load
+
     (low_s, high_s), (low_gib, high_gib) = _ranges(front)
 
     def across(time_s: float) -> float:
@@ -85,19 +89,21 @@ def front_svg(title: str, front: Sequence[Mapping[str, Any]], capacity_bytes: fl
         f'<text x="{LEFT}" y="20" font-weight="bold">{escape(title)}</text>',
         f'<rect x="{LEFT}" y="{TOP}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#999"/>',
     ]
-    for place in range(5):
-        time_s, size_gib = low_s + (high_s - low_s) * place / 4, low_gib + (high_gib - low_gib) * place / 4
-        x, y = across(time_s), up(size_gib)
-        parts += [
-            f'<path d="M{x:.1f} {TOP}V{TOP + HIGH}M{LEFT} {y:.1f}H{LEFT + WIDE}" stroke="#e4e4e4"/>',
-            f'<text x="{x:.1f}" y="{TOP + HIGH + 16}" text-anchor="middle">{escape(seconds(time_s))}</text>',
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{significant(size_gib)}</text>',
-        ]
+    for time_s in ticks_between(low_s, high_s, MOST_TICKS):
+        x = across(time_s)
+        parts.append(f'<path d="M{x:.1f} {TOP}V{TOP + HIGH}" stroke="#e4e4e4"/>')
+        parts.append(f'<text x="{x:.1f}" y="{TOP + HIGH + 16}" text-anchor="middle">{escape(seconds(time_s))}</text>')
+    for size_gib in ticks_between(low_gib, high_gib, MOST_TICKS):
+        y = up(size_gib)
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + WIDE}" stroke="#e4e4e4"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{significant(size_gib)}</text>')
     parts.append(f'<text x="{LEFT + WIDE / 2}" y="{height - 8}" text-anchor="middle">step time</text>')
     parts.append(f'<text x="{LEFT - 50}" y="{TOP - 8}">GiB of the fullest device</text>')
     if low_gib < capacity_bytes / GIB < high_gib:
         y = up(capacity_bytes / GIB)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + WIDE}" stroke="#b00020" stroke-dasharray="5 4"/>')
+        room = f"capacity {significant(capacity_bytes / GIB)}"
+        parts.append(f'<text x="{LEFT + WIDE - 4}" y="{y - 5:.1f}" text-anchor="end" fill="#b00020">{room}</text>')
     for place, count in enumerate(counts):
         points = sorted((point for point in front if point["devices"] == count), key=lambda one: one["step_time_s"])
         at = [(across(point["step_time_s"]), up(point["peak_memory_bytes"] / GIB)) for point in points]

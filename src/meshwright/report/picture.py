@@ -165,3 +165,10 @@ def ticks(end: float, most: int = 12) -> list[float]:
     power = 10.0 ** np.floor(np.log10(end / most))
     step = float(next(power * round_ for round_ in (1, 2, 5, 10) if power * round_ * most >= end * (1 - 1e-9)))
     return [step * number for number in range(int(end / step * (1 + 1e-9)) + 1)]
+
+
+def ticks_between(start: float, end: float, most: int = 12) -> list[float]:
+    """Round numbers from one end of an axis to the other, spaced as `ticks` spaces them."""
+    step = (*ticks(end - start, most), end)[1]
+    first, last = np.ceil(start / step * (1 - 1e-9)), np.floor(end / step * (1 + 1e-9))
+    return [step * number for number in range(int(first), int(last) + 1)]

@@ -6,14 +6,13 @@ small files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
-from meshwright.report.picture import WORDS, MemoryLine, Picture, paler, ticks, time_unit
+from meshwright.report.picture import WORDS, MemoryLine, Picture, paler, ticks, ticks_between, time_unit
 from meshwright.schedules import Kind, Timeline
 from meshwright.shapes import Bool
 from meshwright.units import GIB, gib, significant
@@ -222,9 +221,7 @@ def _legend(pictures: Sequence[Picture], top: float, *, numbered: bool) -> list[
 def _axis(across: _Across, top: float) -> list[str]:
     unit_s, unit = time_unit(across.to_s)
     parts = [f'<path stroke="{INK}" stroke-width="0.8" fill="none" d="M{_n(LEFT)} {_n(top)}h{_n(PLOT)}"/>']
-    step_s = (*ticks(across.to_s - across.from_s), across.to_s)[1]
-    first = math.ceil(across.from_s / step_s * (1 - 1e-9))
-    for at_s in (step_s * number for number in range(first, int(across.to_s / step_s * (1 + 1e-9)) + 1)):
+    for at_s in ticks_between(across.from_s, across.to_s):
         x = across.left + at_s * across.scale
         parts.append(f'<path stroke="{INK}" stroke-width="0.8" d="M{_n(x)} {_n(top)}v4"/>')
         parts.append(_text(x, top + 15, significant(at_s / unit_s), "m"))
