@@ -9,19 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import part_of, targeted
 from meshwright.records import dataclass
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import seeing
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
+from meshwright.targets.key_texts import Keys, json_text, table_of
 from meshwright.targets.sayable import Plan
+
+if TYPE_CHECKING:
+    from meshwright.ops.modules import Module
+    from meshwright.targets.keys import KeyReader
 
 CONFIG = "adapter_config.json"
 QUANTIZED = "quantization_config.json"
@@ -114,8 +117,19 @@ def products(plan: Plan) -> Iterator[Linear]:
         yield from (op for op in work_of(whole, kind, "flash").ops if isinstance(op, Linear))
 
 
+def adapted(plan: Plan) -> Iterator[tuple[str, Module]]:
+    """The modules with adapters, each with the part of a layer that it is of."""
+    from meshwright.ops.modules import part_of, targeted  # few questions are of adapters
+
+    lora = plan.model.lora
+    for op in products(plan):
+        yield from ((part_of(op), module) for module in targeted(op, lora.targets if lora is not None else ()))
+
+
 def names_in_class(plan: Plan) -> tuple[str, ...]:
     """Names that products with adapters may have in a model's class; those of experts are no modules there."""
+    from meshwright.ops.modules import part_of, targeted
+
     lora = plan.model.lora
     found: dict[str, None] = {}
     for op in products(plan):
@@ -136,7 +150,7 @@ def usual_names(plan: Plan) -> tuple[str, ...]:
     """Names of the modules with adapters, one each, with those that stand for adapters on parameters."""
     lora = plan.model.lora
     assert lora is not None
-    found = {module.names[0]: None for op in products(plan) for module in targeted(op, lora.targets)}
+    found = {module.names[0]: None for _, module in adapted(plan)}
     from meshwright.targets.peft_experts import as_given
 
     return as_given(plan.model, replace(lora, targets=tuple(found))).targets
@@ -149,16 +163,14 @@ def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tup
         plan: the plan with adapters.
         names: the names of the framework, by ours; none stands for products of experts.
     """
-    lora = plan.model.lora
     found: dict[str, None] = {}
     without: dict[str, None] = {}
-    for op in products(plan):
-        for module in targeted(op, lora.targets if lora is not None else ()):
-            ours, part = module.names[0], part_of(op)
-            if ours in names and part != "experts":
-                found[names[ours]] = None
-            else:
-                without[f"{part}.{ours}" if part == "experts" else ours] = None
+    for part, module in adapted(plan):
+        ours = module.names[0]
+        if ours in names and part != "experts":
+            found[names[ours]] = None
+        else:
+            without[f"{part}.{ours}" if part == "experts" else ours] = None
     return tuple(found), tuple(without)
 
 
@@ -196,9 +208,7 @@ def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
     text = text_beside(texts, CONFIG)
     if text is None:
         return {}
-    own = KeyReader(
-        keys=table_of(text, "JSON", "adapter's configuration"), problems=reader.problems, file=(CONFIG, text)
-    )
+    own = reader.another(table_of(text, "JSON", "adapter's configuration"), (CONFIG, text))
     reader.beside.append(own)
     if own.word("peft_type", "lora") != "lora":
         own.refuse("peft_type", own.get("peft_type"), "adapters of low rank can be planned", "use LORA")
@@ -227,7 +237,7 @@ def _base(texts: Files, reader: KeyReader) -> str | None:
     if text is None:
         return "fp32" if _loaded_whole(texts) else None
     keys = table_of(text, "JSON", "configuration of quantization")
-    own = KeyReader(keys=keys, problems=reader.problems, file=(QUANTIZED, text))
+    own = reader.another(keys, (QUANTIZED, text))
     reader.beside.append(own)
     if own.switch("load_in_8bit"):
         return "int8"

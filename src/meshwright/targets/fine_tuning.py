@@ -17,7 +17,8 @@ from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import deepspeed, fsdp, hugging_face, overrides
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
+from meshwright.targets.key_texts import Keys, json_text, table_of
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.sayable import Plan, Rule, only
 
 AS_LOADED = (

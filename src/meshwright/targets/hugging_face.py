@@ -15,12 +15,13 @@ from meshwright.formats.processes import torchrun
 from meshwright.records import dataclass
 from meshwright.targets import adapters, seeing
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
+from meshwright.targets.key_texts import Keys, json_text, table_of
 from meshwright.targets.sayable import Plan, Rule, Says, only
 from meshwright.units import number_or_word
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
+    from meshwright.targets.keys import KeyReader
 
 ARGUMENTS = adapters.ARGUMENTS
 SCRIPT = adapters.SCRIPT
@@ -218,7 +219,7 @@ def read_arguments(files: Files, reader: KeyReader, world: int | None = None) ->
         note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
         return Arguments(given=False, seq_len=seq_len, devices=devices, attention=attention, notes=(note, *notes))
     keys = table_of(text, "JSON", "trainer's arguments")
-    own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
+    own = reader.another(keys, (ARGUMENTS, text))
     reader.beside.append(own)
     return replace(arguments_of(own, seq_len), devices=devices, attention=attention, notes=notes)
 
@@ -298,7 +299,7 @@ def _constant(name: str, files: Files, reader: KeyReader) -> int | None:
     found = text and re.search(rf"^{name} = (\S{{1,40}})$", text, re.MULTILINE)
     if not text or not found:
         return None
-    own = KeyReader(keys={name: number_or_word(found[1])}, file=(SCRIPT, text), problems=reader.problems)
+    own = reader.another({name: number_or_word(found[1])}, (SCRIPT, text))
     reader.beside.append(own)
     return own.degree(name)
 

@@ -1,4 +1,4 @@
-"""Keys of configuration files as tables of facts, files written in them, and files read by them.
+"""Keys of configuration files as tables of facts, and files read by them.
 
 A target's `keys.tsv` has a line per key: its dotted path, kind (`int`, `float`, `bool`, `str`, `list`, `table`, `any`,
 `auto` for that word; `|` parts several), and the values it may take where those are few. A path that ends in `*` is an
@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from meshwright.errors import InputError, Problem, nearest
-from meshwright.formats.key_text import key_text, leaves, yaml_value
+from meshwright.errors import Problem, nearest
+from meshwright.formats.key_text import key_text, leaves
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.records import dataclass
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, marked
+from meshwright.targets.key_texts import Keys, table_of
 
-Keys = dict[str, Any]
 _SUFFIXES = {"JSON": (".json",), "HJSON": (".hjson",), "YAML": (".yaml", ".yml")}
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -118,40 +118,6 @@ def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) 
             yield Problem(what=f"{path} is {value!r:.80}", why=wrong, field=path)
 
 
-def nested_tables(flat: Mapping[str, Any]) -> Keys:
-    """Tables within tables from dotted paths; entries of None are left out."""
-    made: Keys = {}
-    for path, value in flat.items():
-        if value is None:
-            continue
-        *above, last = path.split(".")
-        at = made
-        for name in above:
-            at = at.setdefault(name, {})
-        at[last] = value
-    return made
-
-
-def json_text(keys: Mapping[str, Any]) -> str:
-    """A JSON file."""
-    return json.dumps(keys, indent=2) + "\n"
-
-
-def yaml_text(keys: Mapping[str, Any], head: Sequence[str] = ()) -> str:
-    """A YAML file of tables, lists and plain values, under comments."""
-    lines = [f"# {' '.join(line.split())}" for line in head]
-    return "\n".join([*lines, *_yaml_lines(keys, "")]) + "\n"
-
-
-def _yaml_lines(keys: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for name, value in keys.items():
-        if isinstance(value, Mapping) and value:
-            yield f"{indent}{name}:"
-            yield from _yaml_lines(value, indent + "  ")
-        else:
-            yield f"{indent}{name}: {yaml_value(value)}"
-
-
 @dataclass(slots=True, kw_only=True)
 class KeyReader:
     """Values of a file by dotted path, gathering what is wrong."""
@@ -217,6 +183,15 @@ class KeyReader:
             return name if number is None else f"{name}:{number}"
 
         return tuple(Said(option=path, value=f"{value}"[:60], place=place(path)) for path, value in values.items())
+
+    def another(self, keys: Mapping[str, Any], file: tuple[str, str]) -> KeyReader:
+        """The reader of another file of the run, which gathers what is wrong with this one.
+
+        Args:
+            keys: the keys of the file.
+            file: the name and text of it.
+        """
+        return KeyReader(keys=keys, problems=self.problems, file=file)
 
     def degree(self, path: str, default: int = 1) -> int:
         """A whole number of at least 1; a problem and the default otherwise."""
@@ -366,22 +341,6 @@ class KeyFile:
         checked = own if self.sections else keys
         problems = list(key_problems(self.title, checked, known_keys(self.package)))
         return KeyReader(keys=keys, file=file, problems=problems, over=over)
-
-
-def table_of(text: str, language: str, noun: str) -> Keys:
-    """The table of keys that JSON or YAML text holds.
-
-    Raises:
-        InputError: the text is not of the language, or no table of keys.
-        UnsupportedError: YAML where no YAML reader is installed.
-    """
-    from meshwright.formats.files import parsed
-
-    data = parsed(text, language, noun)
-    if not isinstance(data, dict):
-        why = "it must be a table of keys at the top"
-        raise InputError(Problem(what=f"the {noun} holds a {type(data).__name__}", why=why), code="MW202")
-    return {str(key): value for key, value in data.items()}
 
 
 def value_of(keys: Mapping[str, Any], path: str, default: Any = None) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Flags
 from meshwright.formats.megatron.settings import settings_facts, settings_flags
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Flags
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this times the tensor ranks, unless `--make-vocab-size-divisible-by` says

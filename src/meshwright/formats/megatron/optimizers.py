@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Values
 from meshwright.specs.optimizers.base import Optimizer
 from meshwright.specs.optimizers.muon import Muon
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Values
 
 OPTIMIZERS = {
     "adam": (("--optimizer", "adam"),),

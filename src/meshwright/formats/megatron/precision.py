@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Flags, Values
 from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, ROLES, Precision, stated
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Flags, Values
 
 _LOW = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),

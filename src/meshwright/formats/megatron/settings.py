@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Flags, Values
 from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Flags, Values
 
 _UNQUOTED = re.compile(r"[^\w .,:/+()@=-]+", re.ASCII)
 # What a shell would take for more than text between double quotes: names of models are foreign text.
@@ -114,7 +117,8 @@ def _latent_yarn(numbers: dict[str, float]) -> Flags:
 
 
 def _router_flags(model: ModelSpec) -> tuple[Flags, list[Problem]]:
-    settings, flags = model.settings, Flags()
+    flags: Flags = []
+    settings = model.settings
     sigmoid = settings.router_score == "sigmoid"
     if settings.router_score not in (None, "softmax", "sigmoid"):
         return flags, [_refusal("router_score", settings.router_score, "routers score by softmax or sigmoid")]

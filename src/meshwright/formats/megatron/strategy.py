@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.layout import write_layout
-from meshwright.formats.megatron.options import Flags
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
@@ -19,6 +19,9 @@ from meshwright.specs.strategy import (
     Recompute,
     Tensor1D,
 )
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Flags
 
 OFFLOAD_DENSE = "attn_norm qkv_linear core_attn attn_proj mlp_norm"
 OFFLOAD_MOE = f"{OFFLOAD_DENSE} expert_fc1 moe_act"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import VOCAB_MULTIPLE, model_flags
 from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
-from meshwright.formats.megatron.options import Flags, known_options
 from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
@@ -18,6 +18,9 @@ from meshwright.records import dataclass
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.options import Flags
 
 COMMIT = "d98e8a64"
 
@@ -246,6 +249,8 @@ def _launch(job: Job, per_node: int) -> list[str]:
 
 def _arrays(groups: dict[str, Flags], job: Job) -> list[str]:
     lines: list[str] = []
+    from meshwright.formats.megatron.options import known_options  # who only asks what is refused writes nothing
+
     options = known_options()
     for name, flags in groups.items():
         lines.append(f"{name}=(")

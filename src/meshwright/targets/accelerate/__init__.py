@@ -11,7 +11,7 @@ from meshwright.errors import Problem
 from meshwright.library.software import software
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
 from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, files_named, read
-from meshwright.targets.keys import Keys, nested_tables, yaml_text
+from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.targets.keys import Keys, table_of
+from meshwright.targets.key_texts import Keys, table_of
 
 _WORDS = {"FULL_SHARD": "full_shard", "1": "full_shard", "SHARD_GRAD_OP": "shard_grad_op", "2": "shard_grad_op"}
 

@@ -12,7 +12,8 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, table_of
+from meshwright.targets.key_texts import Keys, table_of
+from meshwright.targets.keys import KeyFile, KeyReader
 
 TITLE = "Accelerate"
 CONFIG = "accelerate.yaml"

@@ -16,7 +16,8 @@ from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import Files, file_of, marked
-from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.key_texts import Keys
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.python_values import UNKNOWN, assigned, constants, expression_value, keywords
 from meshwright.targets.sayable import ANY, Plan, Rule, equal_micro_batches, only

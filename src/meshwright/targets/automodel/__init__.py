@@ -5,23 +5,24 @@ Keys are those of nemo-automodel 0.7.0 (2026-11), https://github.com/NVIDIA-NeMo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library.software import software
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline, seeing
-from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files
-from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
+from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
-from meshwright.targets.overrides import by_options
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:
     from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Launch, Word
+    from meshwright.specs.model import ModelSpec
+    from meshwright.specs.tuning import Lora
 
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
@@ -155,6 +156,8 @@ def configuration(plan: Plan) -> Keys:
         # The head stays in 16 bits, as in the prices of other targets.
         flat |= {"fp8.enabled": True, "fp8.recipe_name": "tensorwise", "fp8.filter_fqns": ["lm_head"]}
     own = _of_images(plan) if seeing.sees(plan) else {}
+    from meshwright.targets.automodel import peft  # searches write no files
+
     return nested_tables(flat | own) | _DATA | _optimizer(plan) | peft.keys(plan) | _samples(plan)
 
 
@@ -213,7 +216,17 @@ def _optimizer(plan: Plan) -> Keys:
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.shape_problems(plan)
     yield from seeing.problems(plan, TITLE)
-    yield from peft.untrainable(plan)
+    if plan.model.tuning is not None:
+        from meshwright.targets.automodel import peft  # few questions are of adapters
+
+        yield from peft.untrainable(plan)
+
+
+def _adapted(model: ModelSpec, lora: Lora) -> Lora:
+    """The same adapters, with experts in 16 bits: weights in few bits are modules."""
+    from meshwright.targets.peft_experts import keeps_experts
+
+    return keeps_experts(model, lora)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -234,36 +247,22 @@ _IN_PARTS = Note(
 )
 
 
-def _plain(value: Any) -> Any:
-    from meshwright.targets.automodel.read import python_words
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    from meshwright.targets.automodel.read import read  # searches read no files
 
-    return python_words(value)
-
-
-FILE = KeyFile(
-    title=TITLE,
-    name=CONFIG,
-    package=__name__,
-    marks=(("nemo_automodel", "step_scheduler:", "recipe_args:"),),
-    noun="Automodel configuration",
-    sections=("distributed", "step_scheduler", "peft", "quantization"),
-    plain=_plain,
-)
+    return read(files, devices)
 
 
-def read(files: Files, devices: int | None = None) -> LaunchFile:
-    """A recipe's YAML as a plan.
+def _recognised(name: str, text: str) -> bool:
+    from meshwright.targets.automodel.read import FILE
 
-    Args:
-        files: the YAML, and the schedule's file where there is one.
-        devices: the number of devices of the job; by default what the degrees multiply to, where `dp_size` is said.
+    return FILE.recognised(name, text)
 
-    Raises:
-        InputError: the text is no YAML.
-    """
-    from meshwright.targets.automodel.read import read_recipe
 
-    return read_recipe(FILE.read(files), files, devices)
+def _said(launch: Launch) -> Mapping[str, Word]:
+    from meshwright.targets.overrides import by_options
+
+    return by_options(launch.words)
 
 
 TARGET = OneStrategyTarget(
@@ -275,13 +274,13 @@ TARGET = OneStrategyTarget(
     rules=RULES,
     beyond=_beyond,
     predicts_ahead=False,
-    adapted=peft.keeps_experts,
+    adapted=_adapted,
     write=_files,
     start=_start,
     notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS, *seeing.NOTES),
-    read=read,
-    overrides=lambda launch: by_options(launch.words),
-    recognised=FILE.recognised,
+    read=_read,
+    overrides=_said,
+    recognised=_recognised,
     beside=(COMPUTE_FILE,),
     software="pytorch-eager",
 )

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
 from meshwright.ops.modules import part_of, targeted
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import adapters, seeing
-from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.key_texts import Keys
 from meshwright.targets.sayable import Plan
+
+if TYPE_CHECKING:
+    from meshwright.targets.keys import KeyReader
 
 _P, _Q = "peft.", "quantization."
 CLASS = "nemo_automodel.components._peft.lora.PeftConfig"
@@ -142,13 +144,6 @@ def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
         for module in targeted(op, lora.targets)
     }
     yield from found
-
-
-def keeps_experts(model: ModelSpec, lora: Lora) -> Lora:
-    """The same adapters, with experts in 16 bits: weights in few bits are modules."""
-    from meshwright.targets import peft_experts
-
-    return peft_experts.keeps_experts(model, lora)
 
 
 def untrainable(plan: Plan) -> Iterator[Problem]:

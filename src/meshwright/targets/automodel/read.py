@@ -17,7 +17,7 @@ from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyReader
+from meshwright.targets.keys import KeyFile, KeyReader
 
 _D, _PIPE = "distributed.", "distributed.pipeline."
 _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
@@ -35,6 +35,30 @@ def python_words(value: Any) -> Any:
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value) else value
+
+
+FILE = KeyFile(
+    title="NeMo Automodel",
+    name="automodel.yaml",
+    package=__package__ or "",
+    marks=(("nemo_automodel", "step_scheduler:", "recipe_args:"),),
+    noun="Automodel configuration",
+    sections=("distributed", "step_scheduler", "peft", "quantization"),
+    plain=python_words,
+)
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A recipe's YAML as a plan.
+
+    Args:
+        files: the YAML, and the schedule's file where there is one.
+        devices: the devices of the job; by default what the degrees multiply to, where `dp_size` is said.
+
+    Raises:
+        InputError: the text is no YAML.
+    """
+    return read_recipe(FILE.read(files), files, devices)
 
 
 def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:

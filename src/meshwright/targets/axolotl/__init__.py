@@ -14,7 +14,7 @@ from meshwright.errors import Problem
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
 from meshwright.targets.contract import Files, marked_lines
-from meshwright.targets.keys import Keys, nested_tables, yaml_text
+from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
 from meshwright.targets.overrides import by_flags
 from meshwright.targets.sayable import ANY, Plan, Rule, only

@@ -15,18 +15,17 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.processes import torchrun
 from meshwright.specs.job import Job
-from meshwright.targets.bridge import lora
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
-from meshwright.targets.overrides import FILE
 from meshwright.targets.sayable import unequal_pipelines
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
     from meshwright.formats.launch_file import LaunchFile
     from meshwright.formats.shell import Script
+    from meshwright.specs.model import ModelSpec
 
 TITLE = "Megatron-Bridge"
 OVERRIDES = "overrides.txt"
@@ -82,13 +81,19 @@ def _refused(job: Job) -> tuple[Problem, ...]:
         return (unequal_pipelines(TITLE, job),)
     if job.model.settings.seen_by is not None:
         return tuple(_model_problems(job))
-    whole = lora.wholly_trained(job)
+    whole, untrainable = job, tuple[Problem, ...]()
+    if job.model.tuning is not None:
+        from meshwright.targets.bridge import lora  # few questions are of adapters
+
+        whole, untrainable = lora.wholly_trained(job), tuple(lora.untrainable_by_bridge(job))
     written = megatron.translate(whole, shape_said=True)
-    return (
-        written.refused
-        or rule_problems(whole)
-        or (*_model_problems(job), *lora.untrainable_by_bridge(job), *unsaid(written.arguments))
-    )
+    return written.refused or rule_problems(whole) or (*_model_problems(job), *untrainable, *unsaid(written.arguments))
+
+
+def _usual_modules(model: ModelSpec) -> str:
+    from meshwright.targets.bridge.lora import usual_modules
+
+    return usual_modules(model)
 
 
 def _model_problems(job: Job) -> Iterator[Problem]:
@@ -107,6 +112,8 @@ def _model_problems(job: Job) -> Iterator[Problem]:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
+    from meshwright.targets.bridge import lora  # searches write no files
+
     written = megatron.translate(lora.wholly_trained(job), shape_said=True)
     adapted = lora.overrides_of(job)
     # Not every converter reads the modules that predict further tokens, which the layout holds.
@@ -158,6 +165,7 @@ def _recognised(name: str, text: str) -> bool:
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
     from meshwright.targets.bridge.read import read_bridge_recipe, read_bridge_text, read_bridge_yaml
+    from meshwright.targets.overrides import FILE
 
     name, text = file_of(files, OVERRIDES, _recognised)
     over = json.loads(files.get(FILE, "{}"))
@@ -197,7 +205,7 @@ TARGET = JobTarget(
     recognised=_recognised,
     beside=(OVERRIDES,),
     as_run=as_run_by_megatron,
-    adapters=lora.usual_modules,
+    adapters=_usual_modules,
     formats={dtype: {"weight_dtype": "fp8"} for dtype in ("fp8", "mxfp8")},
     option=lambda name, value: (f"{name}={value}",),
 )

@@ -17,7 +17,6 @@ from meshwright.specs.job import Job
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
-from meshwright.targets.overrides import parsed_word
 
 NAMES = {"linear_qkv": "linear_qkv", "o_proj": "linear_proj", "linear_fc1": "linear_fc1", "down_proj": "linear_fc2"}
 """Megatron-Core's names of modules by ours."""
@@ -54,6 +53,8 @@ def said(texts: Mapping[str, str]) -> dict[str, Any] | None:
     Args:
         texts: values by key.
     """
+    from meshwright.targets.overrides import parsed_word  # searches read no files
+
     rank = parsed_word(texts.get("peft.dim", ""))
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         return None

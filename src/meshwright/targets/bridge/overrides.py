@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Iterator, Mapping, Sequence
 
-from meshwright.errors import Problem, nearest
-from meshwright.formats.shell import Word, word
-from meshwright.targets.overrides import keyed, parted
+from meshwright.errors import Problem
 
 _M, _DDP, _OPT = "model.", "ddp.", "optimizer."
 KEYS: dict[str, tuple[str, ...]] = {
@@ -84,10 +80,10 @@ _BESIDE_SHARED = "--moe-shared-expert-overlap"
 """Written as false for mixtures of experts: some of its models turn it on, which other overlaps do not go with."""
 _ONE = ("--context-parallel-size", "--expert-model-parallel-size")
 """Written as 1 where they are not given: a recipe may hold another degree."""
-_LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
+LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
 _ALWAYS = ("--max-position-embeddings",)
 """Options that are left out, because the model's own config states them."""
-_FORMATS: dict[str, frozenset[tuple[str, str]]] = {
+FORMATS: dict[str, frozenset[tuple[str, str]]] = {
     "bf16_mixed": frozenset({("--bf16", "")}),
     "fp16_mixed": frozenset({("--fp16", "")}),
     "bf16_with_fp8_delayed_scaling_mixed": frozenset(
@@ -103,7 +99,7 @@ _FORMATS: dict[str, frozenset[tuple[str, str]]] = {
     "bf16_with_nvfp4_mixed": frozenset({("--bf16", ""), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")}),
 }
 """Recipes of number formats by the options that say the same."""
-_MADE: dict[str, dict[str, str]] = {
+MADE: dict[str, dict[str, str]] = {
     "bf16_with_fp8_delayed_scaling_mixed": {"fp8_param_gather": "true"},
     "bf16_with_fp8_current_scaling_mixed": {
         "fp8_param_gather": "true",
@@ -117,10 +113,10 @@ _MADE: dict[str, dict[str, str]] = {
 
 Source: megatron/bridge/training/mixed_precision.py, commit 067f987d (2026-08).
 """
-_OF_MADE = "mixed_precision."
+OF_MADE = "mixed_precision."
 _BLOCKS = "bf16_with_mxfp8_mixed"
 """Recipe whose weights are gathered into the buffer of gradients, where they are gathered in 8 bits."""
-_MADE_FLAGS = {
+MADE_FLAGS = {
     "fp8_param_gather": "--fp8-param-gather",
     "fp8_param": "--fp8-param-gather",
     "first_last_layers_bf16": "--first-last-layers-bf16",
@@ -128,28 +124,28 @@ _MADE_FLAGS = {
     "num_layers_at_end_in_bf16": "--num-layers-at-end-in-bf16",
 }
 _OF_FORMATS = ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe")
-_KEPT_WEIGHTS = ("--megatron-fsdp-main-params-dtype", "fp32")
-_KEPT_KEY = f"{_DDP}preserve_fp32_weights"
-_NARROW = ("--grad-reduce-in-bf16", "")
-_NARROW_KEY = f"{_DDP}grad_reduce_in_fp32"
+KEPT_WEIGHTS = ("--megatron-fsdp-main-params-dtype", "fp32")
+KEPT_KEY = f"{_DDP}preserve_fp32_weights"
+NARROW = ("--grad-reduce-in-bf16", "")
+NARROW_KEY = f"{_DDP}grad_reduce_in_fp32"
 _KEPT_LOW = ("--fp8-param-gather", "")
 
 KEY_OF = {
     **{flag: keys[0] for flag, keys in KEYS.items()},
     **dict.fromkeys(_OF_FORMATS, "mixed_precision"),
-    _KEPT_WEIGHTS[0]: _KEPT_KEY,
-    _NARROW[0]: f"{_OF_MADE}grad_reduce_in_fp32",
-    _KEPT_LOW[0]: f"{_OF_MADE}fp8_param_gather",
+    KEPT_WEIGHTS[0]: KEPT_KEY,
+    NARROW[0]: f"{OF_MADE}grad_reduce_in_fp32",
+    _KEPT_LOW[0]: f"{OF_MADE}fp8_param_gather",
 }
 """The key that says what an option of Megatron-LM says."""
-_SAID_APART = (_KEPT_WEIGHTS, _NARROW, _KEPT_LOW)
+_SAID_APART = (KEPT_WEIGHTS, NARROW, _KEPT_LOW)
 Flags = Sequence[tuple[str, str]]
 
 
 def _recipe(arguments: Flags) -> str | None:
     """The number formats by name; None where there is none of them."""
     said = frozenset(flag for flag in arguments if flag[0] in _OF_FORMATS)
-    return next((name for name, flags in _FORMATS.items() if flags == said), None)
+    return next((name for name, flags in FORMATS.items() if flags == said), None)
 
 
 def unsaid(arguments: Flags) -> Iterator[Problem]:
@@ -161,7 +157,7 @@ def unsaid(arguments: Flags) -> Iterator[Problem]:
             yield Problem(what=what, why="no key of Megatron-Bridge says this", fix="use --to megatron", field=flag)
     if _recipe(arguments) is None:
         what = f"precision: {' '.join(' '.join(flag) for flag in arguments if flag[0] in _OF_FORMATS) or 'fp32'}"
-        why = f"number formats are {', '.join(_FORMATS)}"
+        why = f"number formats are {', '.join(FORMATS)}"
         yield Problem(what=what, why=why, fix="use bf16", field="workload.precision")
 
 
@@ -172,7 +168,7 @@ def overrides(arguments: Flags) -> dict[str, str]:
     for flag, keys in KEYS.items():
         if flag in given:
             value = given[flag]
-            text = f"[{','.join(value.split())}]" if flag in _LISTS else _text(value) if value else "true"
+            text = f"[{','.join(value.split())}]" if flag in LISTS else _text(value) if value else "true"
         elif flag in _SWITCHES:
             text = "false"
         elif flag in _ONE:
@@ -185,10 +181,10 @@ def overrides(arguments: Flags) -> dict[str, str]:
             continue
         found |= dict.fromkeys(keys, text)
     found |= _chunks(given) | _formats(arguments)
-    if _KEPT_WEIGHTS in arguments:
-        found[_KEPT_KEY] = "true"
+    if KEPT_WEIGHTS in arguments:
+        found[KEPT_KEY] = "true"
     elif "--use-megatron-fsdp" in given:
-        found[_KEPT_KEY] = "false"
+        found[KEPT_KEY] = "false"
     return found
 
 
@@ -206,13 +202,13 @@ def _formats(arguments: Flags) -> dict[str, str]:
     """
     name = str(_recipe(arguments))
     found = {"mixed_precision": name}
-    kept, made = _KEPT_LOW in arguments, "fp8_param_gather" in _MADE.get(name, {})
+    kept, made = _KEPT_LOW in arguments, "fp8_param_gather" in MADE.get(name, {})
     if kept != made:
         found[KEY_OF[_KEPT_LOW[0]]] = "true" if kept else "false"
         if name == _BLOCKS:
-            found[f"{_OF_MADE}reuse_grad_buf_for_mxfp8_param_ag"] = "false"
-    if _NARROW in arguments:
-        found[KEY_OF[_NARROW[0]]] = "false"
+            found[f"{OF_MADE}reuse_grad_buf_for_mxfp8_param_ag"] = "false"
+    if NARROW in arguments:
+        found[KEY_OF[NARROW[0]]] = "false"
     return found
 
 
@@ -224,125 +220,4 @@ def _text(value: str) -> str:
 def override_options() -> dict[str, str]:
     """Keys of a plan with the option that says the same; those of number formats with none."""
     found = {key: flag for flag, keys in KEYS.items() for key in keys} | READ
-    return found | dict.fromkeys(("mixed_precision", _KEPT_KEY, _NARROW_KEY), "")
-
-
-_OF_A_PLAN = ("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")
-_OF_THE_RUN = re.compile(
-    r"train\.(?!.*batch)|optimizer\.(?:(?:min_|decoupled_)?lr|weight_decay|adam_(?:beta1|beta2|eps)|sgd_momentum|clip_grad|loss_scale)$"
-)
-
-
-def of_the_run(key: str) -> bool:
-    """Whether a key says how long or how fast a model learns, which no plan depends on: `train.train_iters`."""
-    close = nearest(key, override_options(), count=1)
-    slip = bool(close) and SequenceMatcher(None, key, close[0]).ratio() > 0.9
-    return _OF_THE_RUN.match(key) is not None and not slip
-
-
-_HARMLESS = frozenset(
-    (
-        "transformer_impl", "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "pipeline_dtype",
-        "should_pad_vocab", "cuda_graph_scope", "cuda_graph_warmup_steps", "moe_router_fusion",
-        "moe_permute_fusion", "moe_grouped_gemm", "moe_router_force_load_balancing", "moe_router_padding_for_fp8",
-        "moe_hybridep_num_sms", "moe_aux_loss_coeff", "gradient_accumulation_fusion", "calculate_per_token_loss",
-        "apply_rope_fusion", "init_method_std", "rotary_base", "rotary_percent", "bias_activation_fusion",
-        "bias_dropout_fusion", "persist_layer_norm", "use_te_rng_tracker", "mtp_loss_scaling_factor",
-        "moe_flex_dispatcher_num_sms", "variable_seq_lengths", "vocab_size", "params_dtype",
-        "keep_mtp_spec_in_bf16", "moe_permute_fusion_into_hybridep", "deterministic_mode", "rotary_scaling_factor",
-        "check_for_nan_in_grad", "moe_router_dtype", "average_in_collective", "main_params_dtype", "moe_z_loss_coeff",
-    )
-)  # fmt: skip
-"""Last parts of keys that no plan depends on, or that the model's own configuration says."""
-
-
-def without_effect(key: str, text: str) -> bool:
-    """Whether a key of a configuration changes no plan: by its name, or because it is off."""
-    last = key.rpartition(".")[2]
-    off = text in ("null", "None", "False", "false", "none")
-    if key in ("optimizer.bf16", "optimizer.fp16") or (last == "first_last_layers_bf16" and off):
-        return True  # mixed_precision says the formats
-    dtype = last in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype") and text == "fp32"
-    return last in _HARMLESS or dtype or (off and (last == "cuda_graph_impl" or last.startswith("freeze_")))
-
-
-def as_made(words: Iterable[Word]) -> list[Word]:
-    """Overrides of a recipe with all that its number formats set.
-
-    Args:
-        words: KEY=VALUE among others.
-    """
-    words = list(words)
-    given = {key: one for key, one in map(parted, words) if key}
-    name = given["mixed_precision"].text.strip("'\"") if "mixed_precision" in given else ""
-    fields = {key: word(value) for key, value in _MADE.get(name, {}).items()}
-    fields |= {key.removeprefix(_OF_MADE): one for key, one in given.items() if key.startswith(_OF_MADE)}
-    narrow = fields.get("grad_reduce_in_fp32")
-    left = [one for one in words if not parted(one)[0].startswith(_OF_MADE) and parted(one)[0] != _NARROW_KEY]
-    if narrow is not None:
-        left.append(keyed(_NARROW_KEY, word(narrow.text.lower(), narrow.place)))
-    first = fields.get("first_last_layers_bf16")
-    if first is None or first.text.lower() != "true":
-        fields = {key: one for key, one in fields.items() if "bf16" not in key}
-    return left + [keyed(f"{_OF_MADE}{key}", one) for key, one in fields.items() if key in _MADE_FLAGS]
-
-
-_USUAL_FORMATS = "bf16_mixed"
-"""What recipes have where nothing says otherwise."""
-
-
-def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
-    """Megatron-LM's options of overrides, each where it is written, and keys that are none.
-
-    Args:
-        words: KEY=VALUE among others.
-    """
-    given = {key: one for key, one in map(parted, words) if key}
-    first = {keys[0] for keys in KEYS.values()}
-    found: list[Word] = []
-    problems: list[Problem] = []
-    for key, value in given.items():
-        flag = override_options().get(key)
-        text = value.text.strip("'\"")
-        if key == "mixed_precision" and value.unknown is None:
-            meant = next(iter(nearest(text, _FORMATS, count=1)), _USUAL_FORMATS)
-            said = _FORMATS[text if text in _FORMATS else meant]
-            found += [word(part, value.place) for parts in sorted(said) for part in parts if part]
-            if text not in _FORMATS:
-                why = f"known are {', '.join(_FORMATS)}"
-                problems.append(Problem(what=f"mixed_precision is {text[:60]}", why=why, fix=f"use {meant}", field=key))
-        elif key.startswith(_OF_MADE):
-            found += _words(_MADE_FLAGS[key.removeprefix(_OF_MADE)], word(text.lower(), value.place))
-        elif key == _KEPT_KEY:
-            found += [word(part, value.place) for part in _KEPT_WEIGHTS if text == "true"]
-        elif key == _NARROW_KEY:
-            found += [word(_NARROW[0], value.place)] if text == "false" else []
-        elif flag and (key in first or key in READ or KEYS[flag][0] not in given):
-            found += _words(flag, value)
-        elif flag is None and key.startswith("model.freeze_") and text.lower() == "true":
-            why = "weights that stay frozen have no gradients and no states, and a plan trains all of them"
-            problems.append(Problem(what=f"{key} is true", why=why, fix="leave it out", field=key))
-        elif flag is None and key.startswith(_OF_A_PLAN) and not of_the_run(key) and not without_effect(key, text):
-            close = nearest(key, override_options())
-            fix = f"did you mean {' or '.join(close)}?" if close else ""
-            why = "no part of a plan is known by it"
-            problems.append(Problem(what=f"{key} is not read", why=why, fix=fix, field=key))
-    return found, problems
-
-
-_DTYPES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16", "torch.uint8": "fp8"}
-"""Formats as files of keys name them, and the options."""
-
-
-def _words(flag: str, value: Word) -> list[Word]:
-    text, name = value.text.strip("'\""), word(flag, value.place)
-    if flag.endswith("-dtype") and text in _DTYPES:
-        return [name, word(_DTYPES[text], value.place)]
-    if value.unknown is not None:
-        return [name, value]
-    if text in ("null", "false", "None", "False", ""):
-        return []
-    if text in ("true", "True"):
-        return [name]
-    parts = text.strip("[]").split(",") if flag in _LISTS else [text]
-    return [name, *(word(part, value.place) for part in parts)]
+    return found | dict.fromkeys(("mixed_precision", KEPT_KEY, NARROW_KEY), "")

@@ -14,15 +14,9 @@ from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, word
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.targets.bridge import lora, options, recipe
-from meshwright.targets.bridge.overrides import (
-    KEY_OF,
-    as_made,
-    flags_of,
-    of_the_run,
-    override_options,
-    without_effect,
-)
-from meshwright.targets.keys import table_of
+from meshwright.targets.bridge.as_options import as_made, flags_of, of_the_run, without_effect
+from meshwright.targets.bridge.overrides import KEY_OF, override_options
+from meshwright.targets.key_texts import table_of
 from meshwright.targets.overrides import parted
 
 NEEDED = {

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.targets.bridge.overrides import without_effect
+from meshwright.targets.bridge.as_options import without_effect
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 
 _ADAM = {"optimizer.use_distributed_optimizer": True}

@@ -15,7 +15,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.deepspeed import CONFIG, TITLE
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, value_of
+from meshwright.targets.key_texts import Keys
+from meshwright.targets.keys import KeyFile, KeyReader, value_of
 
 _BOTH_NAMES = frozenset(
     (

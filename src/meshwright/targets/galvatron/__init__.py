@@ -19,7 +19,7 @@ from meshwright.targets import fsdp
 from meshwright.targets.contract import JobTarget, TargetFiles, one_line, target_files
 from meshwright.targets.galvatron import arguments, models, trainer
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
-from meshwright.targets.keys import Keys, json_text
+from meshwright.targets.key_texts import Keys, json_text
 from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import (
     ANY,

@@ -18,7 +18,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, text_beside
 from meshwright.targets.galvatron import arguments
-from meshwright.targets.keys import KeyReader, table_of
+from meshwright.targets.key_texts import table_of
+from meshwright.targets.keys import KeyReader
 
 _KEYS = re.compile(r"^[ \t]+(?:global_tp_deg|default_dp_type)[ \t]*:", re.MULTILINE)
 _PATH = re.compile(r"^[ \t]*galvatron_config_path[ \t]*:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)

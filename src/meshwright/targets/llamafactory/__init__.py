@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
 from meshwright.formats.key_text import KeyText, key_text
@@ -18,10 +18,13 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
 from meshwright.targets.contract import Files, file_of, marked
-from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
+from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.overrides import by_equals, by_flags, nodes
 from meshwright.targets.sayable import Plan, only
+
+if TYPE_CHECKING:
+    from meshwright.targets.keys import KeyReader
 
 TITLE = "LLaMA-Factory"
 CONFIG = "train.yaml"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from meshwright.errors import Problem
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.targets import fsdp
-from meshwright.targets.keys import Keys, yaml_text
+from meshwright.targets.key_texts import Keys, yaml_text
 from meshwright.targets.maxtext import kernels
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
 from meshwright.targets.maxtext.read import CONFIG, CONTEXTS, QUANTIZATIONS, TITLE, read, recognised

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from meshwright.targets.keys import Keys
+from meshwright.targets.key_texts import Keys
 from meshwright.targets.sayable import Plan, Rule, whole_key_value_heads
 
 _SEGMENTS = 32

@@ -16,15 +16,14 @@ from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
-from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
-from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
     from meshwright.formats.launch_file import LaunchFile
     from meshwright.formats.shell import Launch, Word
+    from meshwright.specs.model import ModelSpec
 
 TITLE = "torchtitan"
 MODULE = "meshwright_plan"
@@ -110,7 +109,16 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
         why = f"a config names one of its own models: {flavor_names()}"
         fix = "plan one of these, or use --target accelerate, which takes any model of the transformers library"
         yield Problem(what=f"torchtitan 0.3.0 has no {plan.model.name}", why=why, fix=fix, field="model")
-    yield from lora.untrainable_by_torchtitan(plan)
+    if plan.model.tuning is not None:
+        from meshwright.targets.torchtitan.lora import untrainable_by_torchtitan  # few questions are of adapters
+
+        yield from untrainable_by_torchtitan(plan)
+
+
+def _usual_modules(model: ModelSpec) -> str:
+    from meshwright.targets.torchtitan.lora import usual_modules
+
+    return usual_modules(model)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -146,6 +154,8 @@ def _edited(name: str, text: str) -> KeyText | None:
 
 def _said(launch: Launch) -> dict[str, Word]:
     """Options of sections, and which configuration is meant."""
+    from meshwright.targets.overrides import by_names, by_options  # searches read no commands
+
     return {**by_options(launch.words), **by_names(launch.words, ("module", "config"))}
 
 
@@ -200,5 +210,5 @@ TARGET = OneStrategyTarget(
     edited=_edited,
     beside=(COMPUTE_FILE,),
     software="torchtitan",
-    adapters=lora.usual_modules,
+    adapters=_usual_modules,
 )

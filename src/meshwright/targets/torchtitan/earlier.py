@@ -16,7 +16,7 @@ from typing import Any
 from meshwright.formats.key_text import Entry, KeyText, leaves
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files
-from meshwright.targets.keys import Keys, nested_tables
+from meshwright.targets.key_texts import Keys, nested_tables
 
 RECOMPUTE = "activation_checkpoint"
 EVERY = "every_layer"

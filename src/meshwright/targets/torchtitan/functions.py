@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import InputError
-from meshwright.targets.keys import Keys
+from meshwright.targets.key_texts import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 from meshwright.targets.torchtitan.earlier import RECOMPUTE, toml_keys
 

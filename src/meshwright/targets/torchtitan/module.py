@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.targets import pytorch_pipeline
-from meshwright.targets.keys import Keys
+from meshwright.targets.key_texts import Keys
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan import MODULE, formats
 from meshwright.targets.torchtitan.flavors import Flavor, longest, rope_changes

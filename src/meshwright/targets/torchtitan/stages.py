@@ -15,7 +15,8 @@ from itertools import product
 from meshwright.errors import InputError
 from meshwright.formats.launch_file import Dealt
 from meshwright.targets import pytorch_pipeline
-from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.key_texts import Keys
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.torchtitan.earlier import IN_2024
 
 _P = "parallelism."

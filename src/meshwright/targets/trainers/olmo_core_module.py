@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.targets.keys import Keys
+from meshwright.targets.key_texts import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 
 SAME = ("attn_backend", "use_flash", "fused_ops", "dtype", "init_method", "init_seed", "layer_norm_eps", "rope_theta")

@@ -96,7 +96,7 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
 
 def _nested(keys: dict[str, Any]) -> dict[str, Any]:
     """Options by today's names, tables within tables."""
-    from meshwright.targets.keys import nested_tables
+    from meshwright.targets.key_texts import nested_tables
 
     today = {old: path for path, old in _FLAT.items()}
     return nested_tables({today.get(name, name): value for name, value in keys.items()})

@@ -14,7 +14,8 @@ from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp, overrides
 from meshwright.targets.contract import Files
-from meshwright.targets.keys import KeyReader, Keys, table_of
+from meshwright.targets.key_texts import Keys, table_of
+from meshwright.targets.keys import KeyReader
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _DEPTH = 8

@@ -21,7 +21,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import ReadTarget
 from meshwright.targets.deepspeed.read import launch_of
-from meshwright.targets.keys import KeyReader, Keys, table_of
+from meshwright.targets.key_texts import Keys, table_of
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import commands, shared, swift_names
 from meshwright.targets.trainers.commands import Command
 from meshwright.targets.trainers.swift_megatron import megatron_launch

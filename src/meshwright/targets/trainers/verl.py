@@ -15,7 +15,8 @@ from meshwright.formats.shell import Launch, Script, processes
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import fine_tuning, fsdp
 from meshwright.targets.contract import ReadTarget
-from meshwright.targets.keys import KeyReader, nested_tables
+from meshwright.targets.key_texts import nested_tables
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import commands, shared
 from meshwright.targets.trainers.commands import Command
 

@@ -21,7 +21,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of
-from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.key_texts import Keys
+from meshwright.targets.keys import KeyReader
 from meshwright.targets.python_values import UNKNOWN, expression_value
 from meshwright.targets.trainers import shared
 
