@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 
 PLACES = 32
 """Parts of a step in which the way, or the wait, is counted; of each the whole ones."""
@@ -63,24 +63,25 @@ class Stages:
         """K of a few micro-batches: least worth of the last layers by how much of the step their way may take."""
         unit = step_s / PLACES
         most, last = self._held(layers, np.array(step_s)), self._held(layers, step_s - self.behind_s)
-        # Every number of layers of every way, the fewest first.
+        # Every number of layers of every way.
         held = np.concatenate([np.arange(1, top + 1) for top in most])
         way = np.repeat(np.arange(len(most)), np.maximum(most, 0).astype(np.int64))
-        order = np.argsort(held, kind="stable")
-        held, way = held[order].astype(np.int64), way[order]
         steps = np.floor(held * self.wait_s[way] / unit + ROUNDING).astype(np.int64)
-        rest = np.arange(PLACES + 1)[:, None] - steps
         leads = held * self.once_s[way] + self.ahead_s[way] <= step_s * (1.0 + ROUNDING)
+        any_where, first = (
+            _cheapest(held[able], steps[able], self.worth[way[able]], layers) for able in (steps >= 0, leads)
+        )
         found = np.full((layers + 1, PLACES + 1), np.inf)
         for layer in range(layers + 1):
             way_s = layer * self.wait_s + self.head_s
             ends = (last >= layer) & (way_s <= step_s)
             need = np.floor(way_s[ends] / unit + ROUNDING)
             one = np.where(need <= np.arange(PLACES + 1)[:, None], self.worth[ends], np.inf).min(axis=1, initial=np.inf)
-            upto = int(np.searchsorted(held, layer, side="right"))
-            some = (rest[:, :upto] >= 0) & (leads[:upto] if layer == layers else True)
-            more = found[layer - held[:upto], np.maximum(rest[:, :upto], 0)] + self.worth[way[:upto]]
-            found[layer] = np.minimum(one, np.where(some, more, np.inf).min(axis=1, initial=np.inf))
+            own, taken, worth = first if layer == layers else any_where
+            upto = int(np.searchsorted(own, layer, side="right"))
+            rest = np.arange(PLACES + 1)[:, None] - taken[:upto]
+            more = np.where(rest >= 0, found[layer - own[:upto], np.maximum(rest, 0)] + worth[:upto], np.inf)
+            found[layer] = np.minimum(one, more.min(axis=1, initial=np.inf))
         return float(found[layers, -1])
 
     def in_their_places(self, layers: int, step_s: float) -> float:
@@ -101,3 +102,14 @@ class Stages:
                 here = np.minimum(here, np.where(held > 0, more, np.inf).min(axis=1))
             found[layer] = here
         return float(found[layers, 0])
+
+
+def _cheapest(
+    held: Int[np.ndarray, "stages"], steps: Int[np.ndarray, "stages"], worth: Float[np.ndarray, "stages"], layers: int
+) -> tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept"], Float[np.ndarray, "kept"]]:
+    """Stages of which none holds as many layers in as many steps for less, the fewest layers first."""
+    least = np.full((layers + 1, PLACES + 1), np.inf)
+    within = steps <= PLACES
+    np.minimum.at(least, (held[within].astype(np.int64), steps[within]), worth[within])
+    own, taken = np.nonzero(np.isfinite(least))
+    return own, taken, least[own, taken]
