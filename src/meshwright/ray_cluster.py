@@ -101,6 +101,8 @@ def start_here(ray: ModuleType, **options: Any) -> None:
     Raises:
         InputError: it does not start there either.
     """
+    # Ray starts workers behind everything else that this machine does; these are what it is asked for.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(address="local", include_dashboard=False, **options)
         return

@@ -66,6 +66,7 @@ def test_actors_compute_the_same_and_a_killed_one_is_told(cluster: None) -> None
 
     crew = there.lower(initial(), batch()).runtime.crew
     assert isinstance(crew, RayCrew)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in crew.pids()} == {os.getpriority(os.PRIO_PROCESS, 0)}
     lost = crew.pids()[1]
     with open(f"/proc/{lost}/fd/2", "ab") as log:
         log.write(b"the last words of a worker\n")
