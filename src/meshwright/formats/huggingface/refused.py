@@ -9,6 +9,7 @@ from meshwright.errors import Problem, UnsupportedError
 _BLOCKS = "attention to random or neighbouring blocks"
 _CODEBOOKS = "several codebooks of sound, embedded and predicted at once"
 _LINEAR = "linear attention of flash-linear-attention's own kind in every layer"
+_OF_FLA = "layers of a kind that flash-linear-attention alone has"
 _TOWER = "an encoder of images and no text beside it"
 _NARROW = "embeddings of another width than its layers, and a matrix between them"
 _SHARED = "a block shared by several layers"
@@ -27,6 +28,12 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("timesformer", "videomae", "vit_mae", "vit_msn", "vivit"), _PICTURES),
     **dict.fromkeys(("bit", "convnext", "convnextv2", "efficientnet", "mobilenet_v2", "regnet", "resnet"), _PLAIN),
     **dict.fromkeys(("conditional_detr", "deformable_detr", "detr", "mask2former", "owlvit", "rt_detr"), _BOXES),
+    **dict.fromkeys(("abc", "comba", "deltaformer", "forgetting_transformer", "gated_deltaproduct", "gsa"), _OF_FLA),
+    **dict.fromkeys(
+        ("kda", "lightnet", "linear_attn", "log_linear_mamba2", "mamba3", "mesa_net", "moba", "mom"), _OF_FLA
+    ),
+    **dict.fromkeys(("nsa", "parallax", "path_attn", "precond_gated_deltanet", "precond_kda", "raven"), _OF_FLA),
+    **dict.fromkeys(("rodimus", "samba", "sba", "wall_transformer", "yoco"), _OF_FLA),
     **dict.fromkeys(("sam", "segformer", "table-transformer", "yolos"), _BOXES),
     "albert": "one layer whose weights all layers share",
     "big_bird": _BLOCKS,
@@ -92,7 +99,8 @@ REFUSED: dict[str, str] = {
     "zamba": _SHARED,
     "zamba2": _SHARED,
 }
-"""`model_type` to what it has. Source: modelling classes of transformers 5.23.0, read 2026-11-29."""
+"""`model_type` to what it has. Source: modelling classes of transformers 5.23.0, read 2026-11-29, and models of
+github.com/fla-org/flash-linear-attention, read 2026-11-30."""
 
 
 def refuse_by_name(config: Mapping[str, object], name: str) -> None:
