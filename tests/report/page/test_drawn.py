@@ -138,6 +138,17 @@ def test_keys_walk_along_tasks_and_say_what_they_are(shown: Shown, files: dict[s
     assert shown.evaluate("() => pipeline.state.picked") is None
 
 
+def test_a_narrow_map_says_below_it_which_links_its_nodes_have(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["mixed"], "cluster")
+    below = shown.page.locator("#view .on-narrow")
+    assert not any(one.is_visible() for one in below.all())
+    shown.page.set_viewport_size({"width": 390, "height": 900})
+    try:
+        assert below.first.inner_text().startswith("4 nodes of 8 H100: NVLink4 450 GB/s")
+    finally:
+        shown.page.set_viewport_size({"width": 1280, "height": 900})
+
+
 def test_the_legend_speaks_of_numbers_where_tasks_have_theirs(shown: Shown, files: dict[str, Path]) -> None:
     shown.open(files["dense"], "timeline")
     numbers = shown.page.locator("#view .legend li", has_text="numbers: micro-batches")

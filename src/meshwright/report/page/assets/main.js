@@ -408,7 +408,7 @@ function verdict(shell) {
     now.price_per_step !== null && now.price_per_step !== undefined ? tile("price", "Step costs", usd(now.price_per_step), "", delta(now.price_per_step, before?.price_per_step)) : null,
   ];
   const lines = [];
-  if (ghost) lines.push(html("p", { class: "because" }, `What if${shell.changed.text ? ` ${shell.changed.text}` : ""}: changed from `, html("code", {}, ghost.title), ", which takes ", seconds(ghost.estimate.step_time_s), "."));
+  if (ghost) lines.push(html("p", { class: "because" }, `What if${shell.changed.text ? ` ${shell.changed.text.replaceAll(" -> ", " → ")}` : ""}: changed from `, html("code", {}, ghost.title), ", which takes ", seconds(ghost.estimate.step_time_s), "."));
   else if (entry.rank === 1 && said) {
     const tied = tie?.ranks?.includes(2) ? html("span", { class: "badge" }, `tie: plans ${tie.ranks.join(", ")} are within ${percent(tie.within)}`) : null;
     const [whys, more] = [said.why.slice(1, 1 + FIRST_REASONS), said.why.slice(1 + FIRST_REASONS)];

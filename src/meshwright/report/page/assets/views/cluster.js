@@ -43,7 +43,9 @@ export const view = {
       class: "cluster-host", tabindex: "0", role: "application", "aria-roledescription": "cluster map",
       "aria-label": `${all} devices in ${data.groups.length} groups of nodes. Left and right go from device to device, up and down from node to node.`,
     });
-    root.append(bar, legend(data), host, said, ...(data.links.length > 1 ? [html("p", { class: "muted" }, speeds(data.links))] : []));
+    // A narrow map has room for the outermost link alone.
+    const links = data.groups.filter((group) => group.domains.length > 1).map((group) => html("p", { class: "muted on-narrow" }, `${groupWords(group)}: ${domainsOf(group)}`));
+    root.append(bar, legend(data), host, said, ...links, ...(data.links.length > 1 ? [html("p", { class: "muted" }, speeds(data.links))] : []));
     const drawing = canvasOf(host, data, map, state);
     pointed(host, data, map, state, drawing, said);
     root.cluster = drawing;
@@ -110,6 +112,8 @@ function cut(context, text, room) {
 }
 
 // How quickly groups reach each other, one speed after the other, those of most pairs first.
+const domainsOf = (group) => group.domains.map((domain) => `${domain.name} ${rate(domain.bytes_per_s)}${domain.basis === "assumed" ? " assumed" : ""}`).join(" · ");
+
 function speeds(links) {
   const pairs = new Map();
   for (const link of links) {
@@ -173,7 +177,7 @@ function canvasOf(host, data, map, state) {
         const words = groupWords(group);
         const outer = group.domains.at(-1);
         const speed = outer ? rate(outer.bytes_per_s) : "";
-        const named = group.domains.map((domain) => `${domain.name} ${rate(domain.bytes_per_s)}${domain.basis === "assumed" ? " assumed" : ""}`).join(" · ");
+        const named = domainsOf(group);
         const shown = cut(context, words, box.wide - 40 - 7 * speed.length);
         const room = box.wide - 48 - context.measureText(shown).width;
         context.fillText(shown, box.x + 12, box.y + 15);
