@@ -141,6 +141,14 @@ def test_no_composition_is_quicker_and_the_bound_is_nearer(gpus: str, batch: int
     assert min(one.step_time_s for one in source.composed(source.whole, 6)) >= whole_s
 
 
+def test_no_composition_of_more_sequences_is_quicker_either() -> None:
+    inputs = asked("3xA100-80,8xH800", 64, 28)
+    source = NativeSource(inputs, lambda part: Space())
+    known_s, whole_s = bounds_s(inputs)
+    assert known_s * 1.01 < whole_s == source.bound_s()
+    assert min(one.step_time_s for one in source.composed(source.whole, 6)) >= whole_s
+
+
 def test_only_few_sequences_that_pass_in_order_are_bounded_by_whole_stages() -> None:
     inputs = asked("2xH100,2xA100-80", 8, 8)
     job = inputs.model, inputs.workload
