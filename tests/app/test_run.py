@@ -144,6 +144,7 @@ def test_every_default_is_said() -> None:
         ("gpt-tiny", "pp2.cp2.ep2.off-o.hsdp3", {}, ["no experts", "off-o", "hsdp3"]),
         ("mlp-tiny", "pp2.cp2.dp2.ep2", {}, ["no tokens", "no experts"]),
         ("gpt-tiny", "cp2.dp2", {"devices": 4, "seq_len": 6}, ["zigzag"]),
+        ("gpt-tiny", "cp4-ag2xp2p2", {"devices": 4}, ["ag inside p2p", "cp4"]),
         ("gpt-tiny", "tp3.pp2", {"devices": 6}, ["tp must divide"]),
         ("gpt-tiny", "pp2.dp8", {"devices": 8}, ["--devices 16"]),
         ("gpt-tiny", "pp8", {}, ["layers"]),

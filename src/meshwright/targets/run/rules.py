@@ -39,7 +39,8 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     dealing = [kind for kind, _ in row.cp if not (kind in CONTEXTS and CONTEXTS[kind].swaps_heads)]
     if len(dealing) > 1:
         why = "one level deals the tokens of a sequence to ranks here; others exchange heads inside it"
-        what, fix = f"{' inside '.join(dealing)} does not run here", f"cp{row.cp_degree}-{dealing[-1]}"
+        kind = "" if dealing[-1] == "p2p" else f"-{dealing[-1]}"
+        what, fix = f"{' inside '.join(dealing)} does not run here", f"cp{row.cp_degree}{kind}"
         yield Problem(what=what, why=why, fix=fix, field="plan")
     if row.ep > 1 and not DISPATCHERS[row.dispatcher].runs:
         yield _unsplit(f"dispatcher {row.dispatcher}", [name for name, one in DISPATCHERS.items() if one.runs])
