@@ -42,3 +42,23 @@ def test_a_better_plan_is_written_by_its_own_options(more: str, tmp_path: Path) 
 def test_stages_that_are_laid_by_hand_stay(tmp_path: Path) -> None:
     report = fixed(tmp_path, "--noop-layers 38,39")
     assert report.better is None or ".pp" not in f".{report.better.name}"
+
+
+def test_empty_layers_go_with_the_stages_that_they_make_even(tmp_path: Path) -> None:
+    script, better = tmp_path / "run.sh", tmp_path / "better.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --tensor-model-parallel-size 2 --sequence-parallel \\\n"
+        "  --pipeline-model-parallel-size 4 --num-layers 32 --noop-layers 0,31 --hidden-size 4096 --bf16 \\\n"
+        "  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu \\\n"
+        "  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 \\\n"
+        "  --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --use-fused-rmsnorm \\\n"
+        "  --vocab-size 128256 --position-embedding-type rope --use-distributed-optimizer --reuse-fp32-param\n"
+    )
+    report = check(source=script, gpus="16xH100", fix=True, output=better)
+    assert report.launch is not None
+    assert report.fix is not None
+    assert {one.option: one.value for one in report.launch.said}["--num-layers"] == "32"
+    assert "--noop-layers" not in better.read_text()
+    assert "--num-layers 30" in better.read_text()
+    again = check(source=better, gpus="16xH100", search=False)
+    assert (again.name, again.violations) == (report.fix.plan, ())

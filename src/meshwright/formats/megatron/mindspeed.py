@@ -87,6 +87,7 @@ def _without_empty(values: Values, layers: int) -> list[str]:
     if "--moe-layer-freq" in given and given["--moe-layer-freq"][0].startswith("["):
         held = given["--moe-layer-freq"][0].strip("[]").split(",")
         given["--moe-layer-freq"] = (f"[{','.join(one for at, one in enumerate(held) if at not in empty)}]",)
+    values.written["--num-layers"] = given.get("--num-layers")
     given["--num-layers"] = (str(sum(left)),)
     given["--pipeline-model-parallel-layout"] = (write_layout(left, values.whole("--mtp-num-layers")),)
     given.pop("--num-layers-per-virtual-pipeline-stage", None)

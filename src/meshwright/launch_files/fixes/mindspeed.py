@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, even_stages
+from meshwright.launch_files.fixes.base import OptionChange
 from meshwright.planning.repair.of_target import JobRule
 from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs.job import Job
@@ -30,7 +31,8 @@ _AS_THEY_ARE = {
     "data_words": "data",
 }
 """Parts of a plan that no option of it says, or only one of its own, each with the field of what is refused."""
-_BY_HAND = ("--noop-layers", "--num-layer-list", "--schedules-method")
+_EMPTY, _LAYERS = "--noop-layers", "--num-layers"
+_BY_HAND = (_EMPTY, "--num-layer-list", "--schedules-method")
 """Options by which stages are as a script has them."""
 
 
@@ -77,7 +79,23 @@ def says(now: LaunchFile, row: PlanRow) -> bool:
     if own is not None and (own.pp, own.vpp, own.schedule) == (row.pp, row.vpp, row.schedule):
         return True
     even = not isinstance(layers, int) or layers % (row.pp * row.vpp) == 0
-    return even and not _said(now).keys() & {*_BY_HAND}
+    return even and _said(now).keys() & {*_BY_HAND} <= {_EMPTY}
+
+
+def without_empty_layers(now: LaunchFile, row: PlanRow) -> list[OptionChange]:
+    """Changes of a script whose stages empty layers make even, for a plan with other stages: it has none.
+
+    Args:
+        now: what was read of the script.
+        row: the plan.
+    """
+    own, said = now.row, {one.option: one for one in now.said}
+    if _EMPTY not in said or own is None or (own.pp, own.vpp, own.schedule) == (row.pp, row.vpp, row.schedule):
+        return []
+    values = {_EMPTY: None, _LAYERS: str(now.model.get("num_layers"))}
+    return [
+        OptionChange(option=name, old=said[name].value, new=new, place=said[name].place) for name, new in values.items()
+    ]
 
 
 def _said(now: LaunchFile) -> dict[str, str]:

@@ -46,10 +46,11 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         wanted: the wanted plan as a row.
         estimate: the estimate of it.
     """
+    first: list[OptionChange] = []
     if source.target.name == "megatron" and of_mindspeed(now):
-        from meshwright.launch_files.fixes.mindspeed import with_equal_stages  # few scripts start it
+        from meshwright.launch_files.fixes import mindspeed  # few scripts start it
 
-        job = with_equal_stages(job)
+        job, first = mindspeed.with_equal_stages(job), mindspeed.without_empty_layers(now, wanted)
     try:
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
@@ -68,7 +69,7 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     if spread is not None and now.row is not None:
         all_changes = _of_spread_experts(all_changes, spread, now.row, wanted)
     other = [change.option for change in all_changes if change.option in source.target.elsewhere]
-    changes = [change for change in all_changes if change.option not in other]
+    changes = first + [change for change in all_changes if change.option not in other]
     notes = () if engine.theirs else tuple(_said_elsewhere(source, other))
     if held > wanted.devices:
         notes += (f"it runs on {wanted.devices} of {held} devices: the others stay idle",)
@@ -248,7 +249,8 @@ def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set
     held = source.read(text)
     if {said.option: said.value for said in (*held.said, *held.unpriced)}.get(change.option) == change.new:
         return text  # an edit before this one did it
-    wanted = {said.option: said.value for said in held.said if said.option not in changing}
+    # What stands nowhere follows from what does.
+    wanted = {said.option: said.value for said in held.said if said.option not in changing and said.place}
     file, _, line = change.place.rpartition(":")
     here = int(line) if line.isdigit() and file == (source.name or "script") else None
     for edited in _ways(text, change, here, source.commands(text)):
