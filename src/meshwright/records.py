@@ -1,112 +1,16 @@
-"""Records as data: what a frozen dataclass says, as the dictionary that JSON takes; and dataclasses quick to define."""
+"""Records as data: what a frozen dataclass says, as the dictionary that JSON takes."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import marshal
 import math
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
-else:
-
-    def dataclass(kind=None, /, **options):
-        """`dataclasses.dataclass`; how a frozen class is compared, hashed and shown is written when it first is.
-
-        Python writes and compiles these for each class, and what keeps it from change, which together take most of the
-        time that a class takes to define. A short answer loads hundreds of classes, and compares few.
-
-        Args:
-            kind: the class; None where the decorator has options.
-            options: the options of the decorator.
-        """
-        if kind is None:
-            return partial(dataclass, **options)
-        if not options.get("frozen") or _OTHERWISE & options.keys():
-            return dataclasses.dataclass(kind, **options)
-        compared = ("__eq__", "__hash__") if options.pop("eq", True) else ()
-        # A class that says only when two are equal has None for its hash.
-        missing = [name for name in (*compared, "__repr__") if vars(kind).get(name) is None]
-        with _guarded_by_closures():
-            made = dataclasses.dataclass(kind, eq=False, repr=False, **options)
-        for name in missing:
-            setattr(made, name, _later(made, name))
-        return made
-
-
-_OTHERWISE = {"repr", "order", "unsafe_hash"}
-"""Options that say otherwise how classes are hashed or shown."""
-_GUARDS = "_frozen_get_del_attr"
-"""What `dataclasses` of Python 3.11 and 3.12 has frozen classes guarded by: it compiles two methods for each."""
-
-
-@contextmanager
-def _guarded_by_closures() -> Iterator[None]:
-    """Has frozen classes guarded by the same methods without compiling them, where Python lets that be changed."""
-    usual = vars(dataclasses).get(_GUARDS)
-    if usual is None or sys.version_info >= (3, 13):
-        yield
-        return
-    setattr(dataclasses, _GUARDS, _guards)
-    try:
-        yield
-    finally:
-        setattr(dataclasses, _GUARDS, usual)
-
-
-def _guards(kind: Any, known: Iterable[dataclasses.Field[Any]], _globals: object) -> tuple[Callable[..., None], ...]:
-    """What keeps the fields of a frozen class from change.
-
-    Args:
-        kind: the class.
-        known: the fields of it.
-    """
-    names = frozenset(field.name for field in known)
-
-    def assigned(self: Any, name: str, value: object) -> None:
-        if type(self) is kind or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(kind, self).__setattr__(name, value)
-
-    def deleted(self: Any, name: str) -> None:
-        if type(self) is kind or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(kind, self).__delattr__(name)
-
-    assigned.__name__, deleted.__name__ = "__setattr__", "__delattr__"
-    return assigned, deleted
-
-
-def _later(owner: Any, name: str) -> Callable[..., Any]:
-    """A method of a class that has Python write it when it is called, and takes the place of itself."""
-
-    def method(self: Any, *others: object) -> Any:
-        written = _in_python(owner, name)
-        if vars(owner)[name] is method:
-            setattr(owner, name, written)
-        return written(self, *others)
-
-    return method
-
-
-@cache
-def _in_python(owner: Any, name: str) -> Any:
-    """A method as Python writes it for a class of these fields."""
-    alike: dict[str, Any] = {
-        one.name: dataclasses.field(compare=one.compare, hash=one.hash, repr=one.repr) for one in fields(owner)
-    }
-    alike["__annotations__"] = dict.fromkeys(alike, Any)
-    asked = {"repr": name == "__repr__", "eq": name == "__eq__", "unsafe_hash": name == "__hash__"}
-    return getattr(dataclasses.dataclass(init=False, **asked)(type(owner.__name__, (), alike)), name)
+from typing import Any
 
 
 class Record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.app.answer import Answer
@@ -22,7 +22,6 @@ from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_plan
 from meshwright.planning.whole_run import whole_run
-from meshwright.records import dataclass
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.schedules.plan_rows import schedule_of

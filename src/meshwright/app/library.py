@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from meshwright.app.answer import Answer
 from meshwright.formats.device_lint import LintFinding
 from meshwright.library import devices as device_library
 from meshwright.library import models as model_library
-from meshwright.records import dataclass, fields_of
+from meshwright.records import fields_of
 from meshwright.specs.device import DeviceSpec, Provenance
 from meshwright.specs.model import ModelSpec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,7 +16,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
-from meshwright.records import dataclass, plain
+from meshwright.records import plain
 from meshwright.report.pages import page
 from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text

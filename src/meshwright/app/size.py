@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
@@ -18,7 +18,7 @@ from meshwright.planning.one_kind_plans import OneKindPlans
 from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, Sized, Sizing, nodes_of
 from meshwright.planning.size_goal import CurvePoint, Goal
-from meshwright.records import dataclass, plain
+from meshwright.records import plain
 from meshwright.report.words.sizing import (
     considered_text,
     goal_text,

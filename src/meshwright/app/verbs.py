@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from meshwright.app.answer import asked_with
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.request import Request, loaded, request_fields
-from meshwright.records import dataclass
 
 
 class _Unlimited:

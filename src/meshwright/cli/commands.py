@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from meshwright.cli.command import summary_of, typer_command
 from meshwright.cli.output import Output
 from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.request import Request
-from meshwright.records import dataclass
 
 GROUPS = {
     "models": "The models known by name.",

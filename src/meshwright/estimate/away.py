@@ -7,10 +7,11 @@ Source: Ren et al. 2021 (arXiv 2101.06840), sections 3-5; Rajbhandari et al. 202
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z1, Z3, ShardingColumns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import LevelRates, group_span
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns

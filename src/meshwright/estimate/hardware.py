@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,6 @@ from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.library.calibration import calibration
 from meshwright.library.devices import devices
 from meshwright.library.software import software
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import DomainSpec, NodeGroup

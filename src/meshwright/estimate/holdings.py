@@ -7,7 +7,7 @@ keep in memory is added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds
 from meshwright.estimate.states import HELD, HeldParameters
-from meshwright.records import dataclass
 from meshwright.shapes import Bool, Float, Int, spread
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy

@@ -13,7 +13,7 @@ Equal stages on consecutive devices of a group share the price of the slowest ho
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -24,7 +24,6 @@ from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.kernels.collectives import all_gather_s, all_reduce_s, all_to_all_s
 from meshwright.kernels.lines import LevelRates, group_span
-from meshwright.records import dataclass
 from meshwright.schedules import Placement
 from meshwright.shapes import Float
 from meshwright.specs.strategy import LayerStrategy

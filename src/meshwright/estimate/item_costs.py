@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,6 @@ from meshwright.estimate.states import Extras, extras, has_extras, minus
 from meshwright.estimate.work import price_work
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector

@@ -5,12 +5,11 @@ A stage is counts x items; that is why a plan of a thousand layers costs as litt
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
-from meshwright.records import dataclass
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.software import Software

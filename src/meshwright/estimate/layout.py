@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +13,6 @@ from meshwright.kernels.compute import entry_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import work_of
-from meshwright.records import dataclass
 from meshwright.schedules import Placement, schedule_named
 from meshwright.schedules.plan_rows import plan_of, stages_of
 from meshwright.shapes import Float, Int

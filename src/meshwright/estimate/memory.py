@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
 
 from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Bool, Float, Int, spread
 from meshwright.specs.workload import Workload
 from meshwright.strategies import PASSINGS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +15,6 @@ from meshwright.estimate.states import HELD
 from meshwright.estimate.sync import LayerSync
 from meshwright.kernels.collectives import all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import group_span
-from meshwright.records import dataclass
 from meshwright.schedules import Kind, Placement, Schedule
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.step import StepColumns
 from meshwright.library.calibration import calibration
-from meshwright.records import dataclass
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis

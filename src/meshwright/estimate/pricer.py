@@ -9,7 +9,7 @@ Pipelines run side by side, each by its own schedule; gradients are summed when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
 from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
 from meshwright.estimate.uneven_delay import uneven_delay
-from meshwright.records import dataclass
 from meshwright.schedules import Schedule
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.estimate.memory import MEMORY_KINDS, fits
-from meshwright.records import dataclass, fields_of
+from meshwright.records import fields_of
 from meshwright.specs.calibration import UNMEASURED_TIE
 from meshwright.specs.device import Basis
 

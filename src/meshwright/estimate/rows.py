@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from meshwright.estimate.item_costs import ItemCosts, item_costs
 from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.site import Sites
 from meshwright.estimate.sync import LayerSync, sync_layers
-from meshwright.records import dataclass
 from meshwright.shapes import Bool, Float
 from meshwright.specs.dispatchers import dispatcher_code
 from meshwright.specs.dtypes import DTYPE_BYTES

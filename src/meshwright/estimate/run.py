@@ -9,14 +9,13 @@ forward without recompute keeps (32 of 34 s b h in a GPT layer; Qi et al. 2024, 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.states import HeldParameters
-from meshwright.records import dataclass
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.in_flight import largest_vectors
 from meshwright.shapes import Float, Int, spread

@@ -8,14 +8,13 @@ load     attended pairs of the fullest rank over the mean, expected over random 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from meshwright.estimate.result import Filling
 from meshwright.kernels.compute import entry_pairs, score_pairs
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
 from meshwright.specs.operators import CoreAttention, Scores

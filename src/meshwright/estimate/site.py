@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import gcd
 
@@ -11,7 +11,6 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import BASE_LATENCY_S, Hardware, hardware_of
 from meshwright.formats.cluster import default_links
 from meshwright.kernels.lines import LevelRates
-from meshwright.records import dataclass
 from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.plan import Worker

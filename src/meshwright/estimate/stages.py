@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from meshwright.errors import Problem
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, needs_bare
 from meshwright.estimate.rows import ItemPlaces
-from meshwright.records import dataclass
 from meshwright.schedules import PLAN_SCHEDULES, Schedule
 from meshwright.schedules.plan_rows import parameter_problems, schedule_of
 from meshwright.shapes import Float

@@ -6,7 +6,7 @@ depends on the shapes of matrices, or on whether a parameter is a matrix of a la
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.lines import group_span
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Float, Rows
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector

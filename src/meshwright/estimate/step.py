@@ -11,7 +11,7 @@ estimate one plan of many pipelines: both are rows and columns of the same sums.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from meshwright.estimate.run import PipelineColumns, activations, activations_aw
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, StepSync, step_sync
 from meshwright.kernels.collectives import all_reduce_s
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
 

@@ -5,6 +5,8 @@ All arguments broadcast: plans by workers, or a block of the search's grid.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.estimate.away import update_away
@@ -12,7 +14,6 @@ from meshwright.estimate.data_network import DataNetwork, data_groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.item_costs import ItemCosts
 from meshwright.kernels.overlap import exposed_s
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Int, spread
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns

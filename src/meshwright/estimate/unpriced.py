@@ -6,12 +6,12 @@ A setting that is priced like its neutral value would be an answer to another qu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of
-from meshwright.records import dataclass
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import COLLECTIVE, LayerStrategy
 from meshwright.specs.workload import Workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.records import dataclass
 from meshwright.shapes import Rows
 from meshwright.strategies.base import Call
 from meshwright.strategies.columns import Column, StrategyColumns

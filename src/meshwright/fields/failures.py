@@ -7,13 +7,13 @@ and `2.05e-5/h` are the same device.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from meshwright.errors import InputError, unknown_name
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Duration, FieldKind, Whole
-from meshwright.records import dataclass
 from meshwright.specs.failures import NEVER, Failures
 
 HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from meshwright.fields.kinds import FieldKind, Flag, Texts
-from meshwright.records import dataclass
 
 ASKED, GROUP, SETTINGS = "asked", "group", "settings"
 

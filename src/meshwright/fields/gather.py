@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
-from meshwright.records import dataclass
 
 T = TypeVar("T")
 

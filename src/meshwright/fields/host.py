@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.fields.kinds import FieldKind
-from meshwright.records import dataclass
 
 UNITS = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"
 

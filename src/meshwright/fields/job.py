@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.failures import FailureSpec
@@ -23,7 +24,6 @@ from meshwright.fields.kinds import (
     Whole,
 )
 from meshwright.fields.power import CarbonIntensity, Watts
-from meshwright.records import dataclass
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
 

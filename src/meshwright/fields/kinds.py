@@ -6,10 +6,10 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.errors import InputError, UnsupportedError, unknown_name
-from meshwright.records import dataclass
 
 MOST = 2**31 - 1
 """Largest whole number an option takes; products of two still fit 64 bits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.budget import within
@@ -10,7 +11,6 @@ from meshwright.errors import InfeasibleError
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize
 from meshwright.fields.kinds import Duration
-from meshwright.records import dataclass
 from meshwright.units import GIB, seconds
 
 TIME_LIMIT_S = 120.0

@@ -6,13 +6,12 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from meshwright.errors import Problem
 from meshwright.fields.field import GROUP, SETTINGS, Field, declared
 from meshwright.fields.gather import Gather
-from meshwright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

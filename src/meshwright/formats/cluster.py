@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.records import dataclass
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults
 from meshwright.units import GIGA, significant

@@ -7,11 +7,11 @@ numbers, against what hardware can be, and against the most similar device that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from meshwright.errors import nearest
 from meshwright.formats.device_file import PEAK_KEYS
-from meshwright.records import dataclass
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import GIB, GIGA, TERA, significant
 

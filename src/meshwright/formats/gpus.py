@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from meshwright.errors import MeshwrightError
@@ -22,7 +23,6 @@ from meshwright.formats.cluster import (
     host_links,
     node_group,
 )
-from meshwright.records import dataclass
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 

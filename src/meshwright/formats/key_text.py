@@ -6,11 +6,10 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
-
-from meshwright.records import dataclass
 
 Path = tuple[str, ...]
 """Names of the tables above a key, and its own."""

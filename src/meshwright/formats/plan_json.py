@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.canonical import canonical_json, digest, joined_json, own_data, plain_record, record_hash
 from meshwright.formats.files import read_text
-from meshwright.records import dataclass
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob, MeasuredModel

@@ -6,9 +6,10 @@ tiles and waves that do not fill the device, prologue and epilogue of each tile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.shapes import Column, Float
 
 Amount = float | Float[np.ndarray, "..."]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce, wraps
 
 import numpy as np
 
 from meshwright.kernels.algorithms import Seconds
-from meshwright.records import dataclass
 from meshwright.shapes import Column, Float, Int
 
 Line = tuple[Seconds, Seconds]

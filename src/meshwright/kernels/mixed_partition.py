@@ -10,10 +10,10 @@ parallelism", USENIX ATC 2021, section 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from meshwright.kernels.partition import EQUAL_FRACTION, balanced_partition
-from meshwright.records import dataclass
 
 BLOCKS_PER_WORKER = (2, 3, 4, 8)
 """Numbers of blocks per worker to which chains are coarsened."""

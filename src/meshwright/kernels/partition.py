@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 
 # Loads closer than this part of the total are equal: sums of the same numbers in another order differ by less.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table
-from meshwright.records import dataclass
 from meshwright.specs.calibration import DOUBTS, NOTHING, Calibration, Fitted, MeasuredPlan, Ranges
 from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.software import Software, SoftwareGeneration

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device, generations, is_device, kernel_efficiency
-from meshwright.records import dataclass
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec

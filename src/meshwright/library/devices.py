@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from meshwright.formats.device_file import (
 )
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.records import dataclass
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
 from meshwright.units import GIB, GIGA, MICRO, TERA

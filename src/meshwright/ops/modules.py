@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from meshwright.records import dataclass
 from meshwright.specs.operators import LayerWork, Linear, Op, Vector, whole_product
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 

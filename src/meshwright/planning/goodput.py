@@ -15,8 +15,9 @@ Numbers that nobody states are those of public runs, and their spread is the ran
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from meshwright.records import Record, dataclass
+from meshwright.records import Record
 from meshwright.specs.failures import Failures
 from meshwright.units import HOUR_S
 

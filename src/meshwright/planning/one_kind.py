@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
 from meshwright.planning.objectives import Aim, Offer, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
-from meshwright.records import dataclass
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import search

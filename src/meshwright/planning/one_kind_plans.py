@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,7 +16,6 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import BestPlans, Refusals, Search, find_best
 from meshwright.planning.question.job_inputs import JobInputs
-from meshwright.records import dataclass
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
@@ -11,7 +11,6 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
-from meshwright.records import dataclass
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from meshwright.records import dataclass, fields_of
+from meshwright.records import fields_of
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan

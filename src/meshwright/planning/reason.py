@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.records import dataclass, plain
+from meshwright.records import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

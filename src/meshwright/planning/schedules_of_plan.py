@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
@@ -14,7 +14,6 @@ from meshwright.fields.job import JobFields
 from meshwright.planning.axes import schedule_names
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.planning.question.job_inputs import JobInputs
-from meshwright.records import dataclass
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.size_goal import CurvePoint, Goal
 from meshwright.planning.whole_run import whole_run
-from meshwright.records import dataclass
 from meshwright.search.block import ROUNDING
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.planning.goodput import goodput
 from meshwright.planning.objectives import Aim
-from meshwright.records import Record, dataclass
+from meshwright.records import Record
 from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 

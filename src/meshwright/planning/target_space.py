@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
-from meshwright.records import dataclass
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import AXES, WAY_AXES, recompute_words, searched_values, selective_words
 from meshwright.search.space import Space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.planning.reason import Reason
-from meshwright.records import Record, dataclass
+from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.watching import each_a_part
 from meshwright.targets import TARGETS

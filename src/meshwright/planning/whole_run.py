@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
-from meshwright.records import Record, dataclass
+from meshwright.records import Record
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job

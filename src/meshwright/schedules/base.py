@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.events import Events
 from meshwright.schedules.in_flight import live_vectors

@@ -8,10 +8,10 @@ grows by a fixed part with every micro-batch. So one small table of counts bound
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.shapes import Bool, Float, Int
 
 

@@ -5,13 +5,12 @@ Nothing is checked here: `checks` reads these columns to say what is wrong with 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.kinds import LAST_BASIC, ROUNDS, WEIGHTED, Kind
 from meshwright.schedules.placement import Placement, frozen
 from meshwright.shapes import Bool, Int

@@ -8,10 +8,10 @@ transfers and random stages, bound every other set well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.columns import ALONG
 from meshwright.schedules.simulate import Times, simulate

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.parameters import ScheduleParameter, parameters_of, token_of
 from meshwright.schedules.table import Kind
 

@@ -14,12 +14,12 @@ shifted by a constant, every later period is known (Baccelli, Cohen, Olsder, Qua
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.columns import ALONG
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.periods import PERIOD_LEVELS, phases, step_codes

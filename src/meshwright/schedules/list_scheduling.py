@@ -10,10 +10,9 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from meshwright.records import dataclass
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, Placement
 

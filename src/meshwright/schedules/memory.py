@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from meshwright.errors import InputError
-from meshwright.records import dataclass
 from meshwright.schedules.kinds import WEIGHTED, Kind
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Float, Int

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.records import dataclass
 from meshwright.schedules.list_scheduling import Greedy, GreedyByRank, TaskRule, Work, list_schedule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, ScheduleTable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 
 from meshwright.errors import InputError
-from meshwright.records import dataclass
 from meshwright.schedules.declaration import Declaration
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 

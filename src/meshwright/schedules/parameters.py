@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any, Literal
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 
 Value = int | float | str | bool | None
 WORKERS = re.compile(r"[0-9]{1,5}(_[0-9]{1,5}){1,4095}", re.ASCII)

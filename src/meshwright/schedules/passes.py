@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.kinds import WEIGHTED, Kind
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Bool, Int

@@ -9,9 +9,10 @@ constant, every later period is known (Baccelli, Cohen, Olsder, Quadrat, "Synchr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.events import Events
 from meshwright.schedules.kinds import Kind
 from meshwright.schedules.periods import PERIOD_LEVELS, phases, step_codes

@@ -9,12 +9,12 @@ long, right before the consumer, from the start of the SEND at the earliest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwright.errors import InputError
-from meshwright.records import dataclass
 from meshwright.schedules.events import Events, event_ends
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.placement import Placement

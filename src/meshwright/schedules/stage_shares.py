@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.list_scheduling import Work
 from meshwright.schedules.table import Placement
 from meshwright.schedules.times import Times, edge_latency_s

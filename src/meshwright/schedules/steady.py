@@ -3,11 +3,11 @@ gives: an order of some micro-batches shows which, and longer steps are continue
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.ordered import Ordered
 from meshwright.schedules.table import ScheduleTable

@@ -8,11 +8,11 @@ schedules list computation only; passes (`with_communication` and its neighbours
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.schedules.checks import column_problems, table_problems
 from meshwright.schedules.columns import TaskColumns
 from meshwright.schedules.kinds import Kind

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.columns import OWN
 from meshwright.schedules.events import Events, Solution
 from meshwright.schedules.kinds import LANE, Kind, Lane

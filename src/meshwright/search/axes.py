@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int

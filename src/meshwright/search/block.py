@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,6 @@ from meshwright.estimate.item_costs import ItemCosts
 from meshwright.estimate.memory import WorkerLoad, fullest_bytes, usual, worker_bytes
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, step_sync, sync_layers
-from meshwright.records import dataclass
 from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables

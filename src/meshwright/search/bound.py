@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,6 @@ from meshwright.estimate.work import price_work
 from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
-from meshwright.records import dataclass
 from meshwright.search.grid import Grid
 from meshwright.search.table import distinct_rows, distinct_values
 from meshwright.shapes import Float, Int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.search.block import Block
 from meshwright.search.grid import Grid
 from meshwright.search.queue import Queue

@@ -7,7 +7,7 @@ keeps.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,6 @@ from meshwright.estimate.items import Item, repeated_modules, with_tiles, works_
 from meshwright.estimate.memory import always_bytes
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
-from meshwright.records import dataclass
 from meshwright.search.bound import Factored, least_state_bytes
 from meshwright.search.grid import Grid
 from meshwright.search.paths import Template

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts, computed_counts
 from meshwright.estimate.run import Live, Vectors
-from meshwright.records import dataclass
 from meshwright.schedules import Schedule
 from meshwright.shapes import Float
 

@@ -6,7 +6,7 @@ Multiply item costs by these and a whole block of plans is bounded; the simulato
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +17,6 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
-from meshwright.records import dataclass
 from meshwright.schedules import Placement, Schedule
 from meshwright.schedules.bounds import PathBound
 from meshwright.search.axes import recompute_words

@@ -6,12 +6,11 @@ the block of plans that share the row's layer costs.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.search.axes import first_ways, paired_ways, way_columns, ways
 from meshwright.shapes import Bool, Int
 from meshwright.specs.row import PlanRow, offload_of

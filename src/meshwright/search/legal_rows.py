@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.records import dataclass
 from meshwright.search.axes import AXES, only_in_groups, only_in_pipelines, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints
 from meshwright.search.space import Space

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,6 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.states import has_extras
-from meshwright.records import dataclass
 from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds

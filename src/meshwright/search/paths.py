@@ -6,12 +6,11 @@ weight gradient, task R), worker and chunk; a task I counts as a backward less a
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts
-from meshwright.records import dataclass
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.bounds import PathBound
 from meshwright.shapes import Float

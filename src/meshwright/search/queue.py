@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.estimate.sync import sync_layers
 from meshwright.estimate.uneven_delay import uneven_delay
-from meshwright.records import dataclass
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
 from meshwright.search.shape_tables import Shape

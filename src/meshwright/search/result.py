@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 
 from meshwright.estimate.result import StepEstimate
-from meshwright.records import dataclass
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 

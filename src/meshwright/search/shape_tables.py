@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts
-from meshwright.records import dataclass
 from meshwright.schedules import Schedule
 from meshwright.search.fullest import Fullest
 from meshwright.shapes import Bool, Float, Int

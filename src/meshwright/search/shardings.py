@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space
 from meshwright.search.table import divisors

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.records import dataclass
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Schedule, schedule_named
 from meshwright.specs.row import default_schedule
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar
 
 from meshwright.budget import left_s as left_of_budget_s
-from meshwright.records import dataclass
 
 SURE_AFTER_S, SURE_SHARE = 1.0, 0.1
 """Seconds and share before which the pace of a search says nothing about how long it takes: most members are excluded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from meshwright.records import dataclass
 from meshwright.specs.check import HashedOnce, hashed_once
 
 Z90 = 1.645

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, Union, get_args
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 
 
 @dataclass(slots=True)

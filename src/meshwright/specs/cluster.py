@@ -5,10 +5,10 @@ A domain is a set of consecutive devices joined by one kind of link; an NVLink d
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from meshwright.records import dataclass, fields_of
+from meshwright.records import fields_of
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.device import MOST, Basis, DeviceSpec, LinkProtocols
 

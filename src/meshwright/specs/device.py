@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 

@@ -9,10 +9,10 @@ epmove      tokens stay, weights of experts are gathered (Janus)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 
 ALLTOALL = "alltoall"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.model import ModelSpec
 

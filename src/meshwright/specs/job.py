@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.specs.check import Check
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

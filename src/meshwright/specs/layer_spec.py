@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import ByKind, Check, HashedOnce, hashed_once
 from meshwright.specs.layers import CROSS_MIXERS, FEED_FORWARDS, MIXERS
 from meshwright.specs.layers.base import FeedForward, Mixer

@@ -6,11 +6,11 @@ A row is `seq_len` tokens, real ones and padding. Packed sequences do not see ea
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
 from meshwright.errors import InputError, unknown_name
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 
 Lengths = tuple[tuple[int, float], ...]

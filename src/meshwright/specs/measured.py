@@ -7,10 +7,10 @@ folder of profiles.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec

@@ -12,9 +12,9 @@ A *module* names what selective recompute may repeat.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import HashedOnce, hashed_once
 
 Region = Literal["sequence", "tensor", "expert", "expert-in"]

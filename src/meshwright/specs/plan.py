@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.strategy import LayerStrategy
 

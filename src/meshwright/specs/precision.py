@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES, stored_bytes
 

@@ -7,12 +7,11 @@ head of each chunk. How many layers each chunk holds is free; a row does not say
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, hot_experts_of, offload_token
 from meshwright.specs.shardings import sharding_of

@@ -11,10 +11,10 @@ z1in8           z1 inside groups of 8 ranks, as Megatron-LM's --num-distributed-
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.strategy import COLLECTIVE, DataParallel
 
 

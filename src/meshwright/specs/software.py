@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.device import Basis
 from meshwright.specs.tuning import BITSANDBYTES

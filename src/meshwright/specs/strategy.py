@@ -7,9 +7,9 @@ choice of their fields. What a field costs is said in `strategies`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from meshwright.records import dataclass
 from meshwright.specs.check import BY_KIND, Check, HashedOnce, hashed_once
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.dtypes import DTYPE_BYTES

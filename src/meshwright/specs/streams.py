@@ -10,10 +10,10 @@ A layer belongs to one stream; its operators work on the tokens of that stream. 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.errors import InputError
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.operators import StreamTokens
 

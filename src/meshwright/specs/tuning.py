@@ -9,9 +9,9 @@ Source: Hu et al. 2021 (arXiv 2106.09685); Liu et al. 2024 (arXiv 2402.09353); D
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 
 BLOCK, SECOND_BLOCK = 64, 256

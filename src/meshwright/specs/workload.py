@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
 from meshwright.specs.expert_load import ExpertLoad

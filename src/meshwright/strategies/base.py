@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Exchange, Linear, Vector

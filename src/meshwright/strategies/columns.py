@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.dispatchers import Trait, codes_with, dispatcher_code
 from meshwright.specs.expert_load import ExpertLoad

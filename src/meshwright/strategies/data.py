@@ -16,11 +16,11 @@ Source: Rajbhandari et al. 2020 (arXiv 1910.02054); Zhao et al. 2023 (arXiv 2304
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision

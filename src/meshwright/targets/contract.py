@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.records import dataclass
 from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

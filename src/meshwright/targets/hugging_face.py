@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
-from meshwright.records import dataclass
 from meshwright.targets import adapters, seeing
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.key_texts import Keys, json_text, table_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from meshwright.errors import Problem, nearest
 from meshwright.formats.key_text import key_text, leaves
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.records import dataclass
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, marked

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.records import dataclass
 from meshwright.specs.job import Job
 from meshwright.targets.contract import Target, TargetFiles, target_files
 from meshwright.targets.sayable import Plan, Rule, Says, refusals

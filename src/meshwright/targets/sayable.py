@@ -6,13 +6,12 @@ So a setting that plans learn is refused by every target until somebody writes h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats import processes
-from meshwright.records import dataclass
 from meshwright.specs.job import Job
 from meshwright.specs.layer_spec import LayerSpec
 from meshwright.specs.model import ModelSpec

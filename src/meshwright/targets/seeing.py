@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.specs.streams import Stream
 from meshwright.targets.one_strategy import Note
 from meshwright.targets.sayable import Plan, Says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
@@ -9,7 +10,6 @@ from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, PLAN_HELP, WHAT_AND_WHERE, JobFields
 from meshwright.fields.kinds import FieldKind, OutputFile, Spec, Texts
 from meshwright.fields.request import Reading, Request
-from meshwright.records import dataclass
 
 if TYPE_CHECKING:
     from meshwright.specs.workload import Workload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.app.requests.plan import PICTURE
@@ -9,7 +10,6 @@ from meshwright.fields.field import ask
 from meshwright.fields.job import MODEL_HELP, NAME
 from meshwright.fields.kinds import FieldKind, Flag, Number, OutputFile
 from meshwright.fields.request import Request
-from meshwright.records import dataclass
 
 FOLDER = "Library folder to write to; MESHWRIGHT_LIBRARY by default."
 DIRECTORY = FieldKind(metavar="DIR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
@@ -9,7 +10,6 @@ from meshwright.fields.job import NAME, WHAT_AND_WHERE, AimFields, JobFields, Sp
 from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
-from meshwright.records import dataclass
 
 PICTURE = "Write the answer as a figure, SVG or PNG."
 PLAN_SET_FILE = "Also write the plan set there."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
@@ -10,7 +11,6 @@ from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.kinds import Duration, FieldKind, Number, OutputFile
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
-from meshwright.records import dataclass
 
 if TYPE_CHECKING:
     from meshwright.specs.device import DeviceSpec

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.records import dataclass
 from meshwright.specs.layers.attention import Attention
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ Source: configuration and modelling classes of transformers 5.23.0, read 2026-11
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.tower import frames_of_sound, patch_matrix
-from meshwright.records import dataclass
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.layers.dense_mlp import DenseMlp

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from meshwright.records import dataclass
 
 CLASSES = "configuration and modelling classes of transformers 5.23.0, src/transformers/models"
 """Where keys, class defaults and parts of the families come from, unless a family says otherwise."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from meshwright.errors import InputError
 from meshwright.formats.huggingface.fields import show
 from meshwright.formats.huggingface.spellings import SPELLINGS
-from meshwright.records import dataclass
 
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
 SPEAKS = "what speaks, beside the thinker, is left out"

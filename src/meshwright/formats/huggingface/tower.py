@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
-from meshwright.records import dataclass
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec

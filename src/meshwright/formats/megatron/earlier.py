@@ -5,7 +5,7 @@ Source of MindSpeed's: mindspeed_llm/training/arguments.py of https://gitcode.co
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

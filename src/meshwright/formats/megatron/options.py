@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.shell import ScriptLine, Unknown, Word, word
-from meshwright.records import dataclass
 
 ASKED_FOR = ("--norm-epsilon", "--rotary-base")
 """Options that written scripts leave to a variable where a model's config does not state the constant."""

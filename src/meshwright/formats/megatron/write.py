@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
@@ -14,7 +15,6 @@ from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
 from meshwright.formats.processes import processes_of_node, unequal_nodes
-from meshwright.records import dataclass
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, homogeneous, row_from

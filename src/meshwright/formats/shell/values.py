@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
-
-from meshwright.records import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
 from meshwright.fields.job import AimFields
 from meshwright.planning.objectives.base import Objective, Offer, Planned
-from meshwright.records import dataclass
 from meshwright.units import DAY_S, seconds, significant, usd
 
 if TYPE_CHECKING:

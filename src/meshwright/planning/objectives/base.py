@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.units import seconds
 
 if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.sequences import tokens_of_step
@@ -30,7 +30,6 @@ from meshwright.planning.question.number_formats import (
     require_rank,
     wide_ends,
 )
-from meshwright.records import dataclass
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.expert_load import ExpertLoad

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.estimate.result import StepEstimate, StepPrice
@@ -11,7 +12,7 @@ from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.ties import time_difference
 from meshwright.planning.whole_run import WholeRun
-from meshwright.records import Record, dataclass
+from meshwright.records import Record
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import group_text
 from meshwright.search.result import PlanCertificate

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.parameters import whole

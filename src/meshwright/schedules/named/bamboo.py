@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.lists import Task, table_of_lists

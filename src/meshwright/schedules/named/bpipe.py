@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.named.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.passes import Insertions
 from meshwright.schedules.table import Kind, ScheduleTable

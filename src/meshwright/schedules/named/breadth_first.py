@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.parameters import flag
 from meshwright.schedules.table import Kind, ScheduleTable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.parameters import flag, whole
 from meshwright.schedules.steady import SteadyOrder

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.named.dual_order import dual_order, dual_step_s
 from meshwright.schedules.named.zero_bubble import SPLIT, TwoChunkV, few_micro_batches

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.kernels.mixed_partition import mixed_partitions
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.optimizer_step import with_updates

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.named.ftpipe import FTPipe
 from meshwright.schedules.ordered import Updates

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.list_order import Key, list_table

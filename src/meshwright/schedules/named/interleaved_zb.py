@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.in_flight import live_vectors

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.named.chimera import two_way_problems
 from meshwright.schedules.parameters import whole

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.named.breadth_first import BreadthFirst
 from meshwright.schedules.sharding import with_paging
 from meshwright.schedules.table import ScheduleTable

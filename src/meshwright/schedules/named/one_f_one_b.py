@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, window_lengths
 from meshwright.schedules.parameters import choice

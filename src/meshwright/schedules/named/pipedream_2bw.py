@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.named.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.optimizer_step import with_updates
 from meshwright.schedules.ordered import Updates

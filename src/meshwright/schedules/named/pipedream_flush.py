@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.schedules.named.one_f_one_b import OneFOneBOrder
 
 

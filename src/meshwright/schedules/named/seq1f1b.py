@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.segments import SegmentSchedule
 from meshwright.schedules.table import Kind, ScheduleTable

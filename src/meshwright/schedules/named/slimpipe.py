@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.declaration import SharedKeys
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.segments import SegmentSchedule

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.segments import SegmentSchedule
 from meshwright.schedules.table import Kind, ScheduleTable

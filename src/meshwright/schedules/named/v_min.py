@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.schedules.named.building_blocks import BlockSchedule, Offsets
 from meshwright.schedules.parameters import flag
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.simulate import Times, simulate

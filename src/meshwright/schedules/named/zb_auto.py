@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.named.zb_h1 import ZeroBubbleH1
 from meshwright.schedules.named.zb_h2 import ZeroBubbleH2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.named.zero_bubble import SPLIT, ListedSchedule, split_alternating
 from meshwright.schedules.table import ScheduleTable

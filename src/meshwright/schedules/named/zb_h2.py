@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.errors import Problem
-from meshwright.records import dataclass
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
 from meshwright.schedules.table import Kind, ScheduleTable

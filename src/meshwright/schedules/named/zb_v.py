@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from meshwright.records import dataclass
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.zero_bubble import TwoChunkV
 from meshwright.schedules.table import Kind, ScheduleTable

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.layers.base import FeedForward, LayerContext, LayerPart, Mixer, PartWork
 
 NOTHING = PartWork(ops=(), kept=())

@@ -7,9 +7,9 @@ kinds in the tables of this package. A new kind is a file here and a name in its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.operators import Kept, Op, StreamTokens
 
 AttentionKernel = Literal["flash", "materialised"]

@@ -5,9 +5,9 @@ As Qwen3-Next and Qwen3.5 have it: `modeling_qwen3_next.py` of transformers, as 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (

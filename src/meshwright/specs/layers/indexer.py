@@ -5,9 +5,8 @@ A small product scores every earlier key; a query then attends to the best `top_
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.operators import Kept, Op, Scores, norm_pass, whole_product
 

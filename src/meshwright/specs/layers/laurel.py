@@ -5,9 +5,9 @@ It reads what attention reads, and a norm follows it; both outputs are added. Ra
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
 from meshwright.specs.operators import Kept, norm_pass, whole_product

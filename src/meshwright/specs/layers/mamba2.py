@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (

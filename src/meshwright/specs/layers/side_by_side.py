@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from meshwright.records import dataclass
 from meshwright.specs.check import ByKind, Check
 from meshwright.specs.layers import SINGLE_MIXERS
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from meshwright.records import dataclass
 from meshwright.specs.optimizers.base import Optimizer
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.records import dataclass
 from meshwright.shapes import Float, Int
 
 Column = float | int | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]

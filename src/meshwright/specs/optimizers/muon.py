@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from meshwright.records import dataclass
 from meshwright.specs.optimizers.base import Column, Matrix, MatrixProduct, Optimizer
 
 

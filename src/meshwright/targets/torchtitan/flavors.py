@@ -5,7 +5,8 @@ Source: torchtitan/models/*/__init__.py of torchtitan 0.3.0 (2026-11).
 
 from __future__ import annotations
 
-from meshwright.records import dataclass
+from dataclasses import dataclass
+
 from meshwright.specs.model import ModelSpec
 
 
