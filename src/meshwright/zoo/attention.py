@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.specs.layers.attention import Attention
 from meshwright.strategies import CONTEXTS
-from meshwright.zoo.attention_ranks import Gathered, RankAttention, Tree
+from meshwright.zoo.attention_ranks import Gathered, RankAttention, Seen, Tree
 from meshwright.zoo.attention_rings import Burst, Ring
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.feed_forward import biased
@@ -71,13 +71,21 @@ def _levels(
             out_specs=apart,
         )
         return back(made)
-    split, places = _split(grid, levels, heads), grid.places(q.shape[1])
-    if not levels or places is None:
+    split = _split(grid, levels, heads)
+    if not levels or grid.places(q.shape[1]) is None:
         every = jnp.arange(q.shape[1])
         ranks = partial(whole, spec, queries=every, keys=every)
         return jax.shard_map(ranks, mesh=grid.mesh, in_specs=(split,) * 3, out_specs=split)(q, k, v)
     ((kind, axes),) = levels
-    return KINDS[kind](spec=spec, axes=axes, places=places).over(grid.mesh, split)(q, k, v)
+    return _over_ranks(spec, grid, kind, axes, split, q.shape[1])(q, k, v)
+
+
+@lru_cache(maxsize=64)
+def _over_ranks(spec: Attention, grid: DeviceGrid, kind: str, axes: Axes, split: PartitionSpec, length: int) -> Seen:
+    """Attention over the ranks of one level; one for all layers alike, whose passes are then traced once."""
+    places = grid.places(length)
+    assert places is not None
+    return KINDS[kind](spec=spec, axes=axes, places=places).over(grid.mesh, split)
 
 
 def _split(grid: DeviceGrid, levels: Sequence[tuple[str, Axes]], heads: Axes) -> PartitionSpec:

@@ -91,8 +91,13 @@ class WithBackward(RankAttention):
         """Attention with the backward of its kind."""
         samples, tokens, heads = split
         kept = (*(split,) * 4, PartitionSpec(samples, heads, None, tokens))
-        forward = jax.shard_map(self.forward, mesh=mesh, in_specs=(split,) * 3, out_specs=(split, kept))
-        backward = jax.shard_map(self.backward, mesh=mesh, in_specs=(kept, split), out_specs=(split,) * 3)
+        # A trace of either takes a tenth of a second; layers alike take the same one.
+        forward = jax.jit(
+            jax.shard_map(self.forward, mesh=mesh, in_specs=(split,) * 3, out_specs=(split, kept)), inline=True
+        )
+        backward = jax.jit(
+            jax.shard_map(self.backward, mesh=mesh, in_specs=(kept, split), out_specs=(split,) * 3), inline=True
+        )
 
         seen = jax.custom_vjp(lambda *given: forward(*given)[0])
         # Operands of backward stay apart from forward's, so that what is sent again is not kept instead. XLA for CPUs
