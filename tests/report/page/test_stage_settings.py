@@ -17,7 +17,7 @@ def test_stages_of_one_kind_are_changed_by_themselves() -> None:
         page.click("#knob-A100-80-recompute-full")
         page.wait_for_selector("html[data-priced='2']", state="attached")
         assert page.inner_text(".tile.lead .value") != before
-        assert "A100-80: recompute none -> full" in page.inner_text(".verdict")
+        assert "A100-80: recompute none → full" in page.inner_text(".verdict")
         assert page.locator("#knob-A100-80-recompute-full[aria-pressed=true]").count() == 1
         assert browser.serious() == []
         assert browser.complaints == []

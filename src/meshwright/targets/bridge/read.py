@@ -90,14 +90,14 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     return replace(read, notes=(*read.notes, *notes))
 
 
-_SEES = re.compile(r"(?:vlm|llava|audio|omni)\w*_step$")
+_SEES = re.compile(r"vlm|llava|audio|omni")
 """Forward steps of models that see or hear. Source: scripts/training/run_recipe.py of Megatron-Bridge (2026-08)."""
 
 
 def _of_towers(launch: Launch) -> Iterator[Problem]:
     """Why a recipe is of no plain decoder, by the forward step that it is started with."""
     for option, value in pairwise(one.text for one in launch.words):
-        if option == "--step_func" and _SEES.search(value):
+        if option == "--step_func" and value.endswith("_step") and _SEES.search(value):
             why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
             what, fix = f"{option} is {value[:60]}", "check a recipe of a text model"
             yield Problem(what=what, why=why, fix=fix, field=option)

@@ -92,7 +92,7 @@ def test_no_plan_of_few_sequences_is_quicker_than_the_bound(gpus: str, batch: in
 
 
 def test_what_the_bound_leaves_out_of_a_step_adds_up_to_its_gap() -> None:
-    found = plan("llama-3.2-1b", gpus="1x2xH100,1x1xL40S", global_batch=16, seq_len=2048, top=2)
+    found = plan("llama-3.2-1b", gpus="1x2xH100,1x1xL40S", global_batch=64, seq_len=2048, top=2)
     bound_s = found.searched.bound_s if found.searched else None
     assert bound_s
     parts = gap_parts(found, bound_s)
