@@ -49,6 +49,8 @@ def overlap_problems_of_plan(plan: ExecutionPlan, model: ModelSpec) -> list[Prob
         model: the model.
     """
     found: list[Problem] = []
+    if all(strategy.expert.overlap == "none" for strategy in plan.strategies):
+        return found  # of most plans
     for pipeline in plan.pipelines:
         schedule = schedule_of(pipeline.schedule)
         chunks = max(len(worker.chunks) for worker in pipeline.workers) // schedule.chains

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.specs.layers.attention import Attention
 from meshwright.strategies import CONTEXTS
-from meshwright.zoo.attention_ranks import Gathered, RankAttention, Seen, Tree
-from meshwright.zoo.attention_rings import Burst, Ring
+from meshwright.zoo.attention_ranks import GatheredRanks, RankAttention, Seen, TreeRanks
+from meshwright.zoo.attention_rings import BurstRanks, RingRanks
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.feed_forward import biased
 from meshwright.zoo.parts import EPSILON, drawn
@@ -25,11 +25,11 @@ Levels = tuple[tuple[str, Axes], ...]
 
 
 KINDS: dict[str, type[RankAttention]] = {
-    "p2p": Ring,
-    "striped": Ring,
-    "burst": Burst,
-    "ag": Gathered,
-    "tree": Tree,
+    "p2p": RingRanks,
+    "striped": RingRanks,
+    "burst": BurstRanks,
+    "ag": GatheredRanks,
+    "tree": TreeRanks,
 }
 """What a rank does under each kind of context parallelism but those that exchange heads for tokens."""
 
@@ -72,20 +72,22 @@ def _levels(
         )
         return back(made)
     split = _split(grid, levels, heads)
-    if not levels or grid.places(q.shape[1]) is None:
-        every = jnp.arange(q.shape[1])
-        ranks = partial(whole, spec, queries=every, keys=every)
-        return jax.shard_map(ranks, mesh=grid.mesh, in_specs=(split,) * 3, out_specs=split)(q, k, v)
-    ((kind, axes),) = levels
-    return _over_ranks(spec, grid, kind, axes, split, q.shape[1])(q, k, v)
+    over_ranks = _over_ranks(spec, grid, levels, split, q.shape[1]) if levels else None
+    if over_ranks is not None:
+        return over_ranks(q, k, v)
+    every = jnp.arange(q.shape[1])
+    alone = partial(whole, spec, queries=every, keys=every)
+    return jax.shard_map(alone, mesh=grid.mesh, in_specs=(split,) * 3, out_specs=split)(q, k, v)
 
 
 @lru_cache(maxsize=64)
-def _over_ranks(spec: Attention, grid: DeviceGrid, kind: str, axes: Axes, split: PartitionSpec, length: int) -> Seen:
-    """Attention over the ranks of one level; one for all layers alike, whose passes are then traced once."""
-    places = grid.places(length)
-    assert places is not None
-    return KINDS[kind](spec=spec, axes=axes, places=places).over(grid.mesh, split)
+def _over_ranks(spec: Attention, grid: DeviceGrid, levels: Levels, split: PartitionSpec, length: int) -> Seen | None:
+    """Attention over the ranks of the last level, one object for all layers alike: their passes are traced once.
+
+    None where no level deals tokens out.
+    """
+    ((kind, axes),), places = levels, grid.places(length)
+    return None if places is None else KINDS[kind](spec=spec, axes=axes, places=places).over(grid.mesh, split)
 
 
 def _split(grid: DeviceGrid, levels: Sequence[tuple[str, Axes]], heads: Axes) -> PartitionSpec:

@@ -1,6 +1,7 @@
 """Attention of queries, keys and values whose tokens are spread over ranks, as one of them sees it.
 
-`Gathered` brings all keys and values to every rank; `Tree` brings all queries, and what ranks find for them is summed.
+`GatheredRanks` brings all keys and values to every rank; `TreeRanks` brings all queries, and sums what each finds for
+them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class RankAttention(ABC):
         return scattered
 
 
-class Gathered(RankAttention):
+class GatheredRanks(RankAttention):
     """Keys and values of all ranks at once; their gradients are summed where they came from."""
 
     def over(self, mesh: AbstractMesh, split: PartitionSpec) -> Seen:
@@ -126,7 +127,7 @@ class WithBackward(RankAttention):
         """
 
 
-class Tree(WithBackward):
+class TreeRanks(WithBackward):
     """Queries of all ranks at once, whose sums over each rank's keys are joined; source: Shyam et al. 2024
     (Tree Attention, arXiv 2408.04093), algorithm 3."""
 

@@ -1,8 +1,8 @@
 """Attention over ranks that pass blocks round a ring, with backward passes of their own.
 
-    forward             keys and values go round
-    backward, `Ring`    keys and values go round again, and their gradients behind them, which end at home
-    backward, `Burst`   queries, output gradients and two numbers a query go round, gradients of queries behind them
+    forward                 keys and values go round
+    backward, `RingRanks`   keys and values go round again, and their gradients behind them, which end at home
+    backward, `BurstRanks`  queries, output gradients and two numbers a query go round, gradients of queries behind
 
 A gradient begins at the first rank behind its home, which adds its own part when it is back: ranks - 1 sends of each.
 Source: Liu et al. 2023 (arXiv 2310.01889); Sun et al. 2024 (BurstAttention, arXiv 2403.09347).
@@ -33,7 +33,7 @@ Some = TypeVar("Some")
 Index: TypeAlias = int | jax.Array
 
 
-class Ring(WithBackward):
+class RingRanks(WithBackward):
     """Keys and values that are passed from rank to rank."""
 
     def forward(self, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Kept]:
@@ -120,7 +120,7 @@ class Ring(WithBackward):
         return jnp.concatenate(list(x), axis=1).astype(like.dtype)
 
 
-class Burst(Ring):
+class BurstRanks(RingRanks):
     """A ring whose backward leaves keys and values where they are."""
 
     def backward(self, kept: Kept, slope: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
