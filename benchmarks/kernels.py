@@ -25,7 +25,7 @@ from benchmarks import markdown_table
 from benchmarks.kernel_exchanges import exchange_cells
 from benchmarks.kernel_tables import Folder, Table
 from meshwright.estimate.hardware import level_rates
-from meshwright.estimate.mixing import FLASH_PAD
+from meshwright.estimate.layers.mixing import FLASH_PAD
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.exchange import INSIDE_LATENCY_S, Routing, token_exchange_s
 from meshwright.library.clusters import resolve_gpus

@@ -16,9 +16,9 @@ LOAD, EXCHANGE = "tests/kernels/test_expert_load.py", "tests/kernels/test_exchan
 PARITY = "tests/runtime/test_parity.py"
 COVER = "test_a_cover_of_all_pairs_ends_where_one_device_ends"
 GRIDS = "tests/runtime/test_tensor_grids.py"
-RANKS, SUMS = "tests/runtime/rank_steps/test_rank_steps.py", "tests/estimate/test_other_sums.py"
+RANKS, SUMS = "tests/runtime/rank_steps/test_rank_steps.py", "tests/estimate/data/test_other_sums.py"
 APART = "test_ranks_end_where_one_device_ends"
-SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
+SYNC, STATES, AWAY = "tests/estimate/data/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
 HOSTED = "tests/runtime/rank_steps/test_host_steps.py"
 RING = "tests/strategies/test_weight_ring.py"
 KEPT = "tests/strategies/test_memory.py"
@@ -308,7 +308,10 @@ METHODS = (
                 "PipeFisher",
                 2023,
                 ("--optimizer pipefisher",),
-                ("tests/estimate/test_states.py", "test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step"),
+                (
+                    "tests/estimate/layers/test_states.py",
+                    "test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step",
+                ),
                 None,
                 "K-FAC is not run; its factors do not stand in the timeline",
             ),
@@ -349,7 +352,10 @@ METHODS = (
                 "Gradients in fewer bits",
                 2023,
                 ("qg-fp8",),
-                ("tests/estimate/test_unpriced.py", "test_weights_and_gradients_cross_in_the_formats_a_plan_states"),
+                (
+                    "tests/estimate/rules/test_unpriced.py",
+                    "test_weights_and_gradients_cross_in_the_formats_a_plan_states",
+                ),
                 (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
                 "runs with int8 and int4 under ZeRO-3 only",
             ),

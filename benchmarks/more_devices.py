@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.plans.plan_set import PlanSet, RankedPlan
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.pricer import PlanPricer

@@ -21,9 +21,9 @@ from benchmarks.planners.pipedream import PipeDream
 from benchmarks.planners.profile import Found, PlannedStage, Planner, Profile, Proposal, answer, priced
 from benchmarks.planners.spans import Spans
 from meshwright import plan
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.search.space import Space

@@ -17,10 +17,10 @@ import numpy as np
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.stages import RECOMPUTES, StageOptions, stage_options

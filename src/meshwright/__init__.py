@@ -38,7 +38,7 @@ _VERBS = (
 )
 """Verbs of the command that are functions here."""
 _HOMES = {
-    "PlanSet": "app.plan_set",
+    "PlanSet": "app.plans.plan_set",
     "Hosts": "compiler.stages.hosts",
     "Islands": "compiler.stages.islands",
     "StagesPlan": "compiler.stages.plan",

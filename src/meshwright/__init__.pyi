@@ -3,16 +3,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from meshwright.app.calibrate import Calibrated
-from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
-from meshwright.app.compare_with_run import RunComparison
 from meshwright.app.explain import Explanation
 from meshwright.app.export import Exported
-from meshwright.app.plan_set import PlanSet as PlanSet
+from meshwright.app.plans.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile
 from meshwright.app.report import Report
 from meshwright.app.run import Run, StepDone
+from meshwright.app.runs.compared import RunComparison
+from meshwright.app.runs.from_log import FromLog
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.step_timeline import timeline as timeline

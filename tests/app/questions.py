@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 
 MODEL = "llama-3-8b"
 GPUS = "8xH100"

@@ -15,7 +15,7 @@ from meshwright import plan as plan_measured
 from meshwright.app.compare import compare
 from meshwright.app.explain import explain
 from meshwright.app.export import export
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.planning.compose.sources.profiles.price import price_job

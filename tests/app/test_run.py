@@ -13,7 +13,7 @@ import meshwright as mw
 from meshwright.app.requests.run import ExecutionFields, RunRequest, VerifyRequest
 from meshwright.app.run import Run, StepDone
 from meshwright.app.run import run as execute
-from meshwright.app.run_inputs import run_inputs
+from meshwright.app.runs.inputs import run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
 from meshwright.errors import InputError, MeshwrightError, StoppedError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import meshwright as mw
-from meshwright.app.study_file import read_study
+from meshwright.app.studies.file import read_study
 from meshwright.app.sweep import Sweep, effects
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, StoppedError

@@ -9,9 +9,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate, StepEstimate
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import (
     Attention,

@@ -18,8 +18,8 @@ from meshwright.estimate.hardware import (
     level_rates,
     power_limited_clock,
 )
+from meshwright.estimate.layers.work import price_work
 from meshwright.estimate.price import strategy_columns
-from meshwright.estimate.work import price_work
 from meshwright.formats.cluster import node_group
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device as named

@@ -12,8 +12,8 @@ from functools import cache
 
 import pytest
 
-from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layers import mixing
 from meshwright.kernels import compute
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.operators import CoreAttention

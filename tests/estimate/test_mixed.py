@@ -13,15 +13,15 @@ from hypothesis import given, settings
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import NONE, Item
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import NONE, Item
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.needed_flop import model_flop_per_token
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of, estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.rows import strategy_columns
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.estimate.timeline import step_timeline
 from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES

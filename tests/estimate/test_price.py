@@ -13,8 +13,8 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate import pricer
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.holdings import Holding, WorkerUpdates
-from meshwright.estimate.item_costs import ItemCosts, item_costs
-from meshwright.estimate.items import Item, items_of
+from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.items import Item, items_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE, fits
 from meshwright.estimate.needed_flop import model_flop_per_token

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 import meshwright as mw
-from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layers import mixing
 from meshwright.estimate.scans import scan_share, widened
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.layers.item_costs import ItemCosts
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.estimate.run import live, weight_versions
 from meshwright.estimate.shared_attention import exposed_exchanges_s
 from meshwright.library.clusters import resolve_gpus

@@ -8,13 +8,13 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.item_costs import ItemCosts, item_costs
-from meshwright.estimate.items import Item, items_of
+from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.items import Item, items_of
 from meshwright.estimate.layout import ModelLayout, expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.needed_flop import model_flop_per_token
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.rows import strategy_columns
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.library.clusters import resolve_gpus

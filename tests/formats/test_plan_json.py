@@ -87,7 +87,7 @@ def test_defaults_are_left_out() -> None:
 
 def test_only_reading_loads_the_schemas() -> None:
     code = (
-        "import sys, meshwright.app.plan_job;"
+        "import sys, meshwright.app.plans.job;"
         "from meshwright.library.clusters import resolve_gpus; resolve_gpus('8xH100');"
         "sys.exit('pydantic' in sys.modules)"
     )

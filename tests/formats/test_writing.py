@@ -205,7 +205,7 @@ def test_no_other_code_writes_files() -> None:
     """Runs and compiled code have formats of their own; all text goes through the one writer."""
     source = Path(__file__).parents[2] / "src" / "meshwright"
     # The page's log lives in a temporary folder while it is compared.
-    apart = {"formats/writing.py", "runtime/checkpoint.py", "app/page_answers.py"}
+    apart = {"formats/writing.py", "runtime/checkpoint.py", "app/pages/answers.py"}
     # Temporary folders too: documents of a request, files that a framework reads back in the same process, and the
     # file that leads a browser to the page.
     apart |= {"service/answering.py", "xray/torchtitan.py", "service/local.py"}

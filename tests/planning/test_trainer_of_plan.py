@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import check, compare, estimate, plan, size, tune
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.run_by import ASKED

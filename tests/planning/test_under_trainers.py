@@ -7,8 +7,8 @@ from functools import cache, partial
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_job import plan_job
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.job import plan_job
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, MeshwrightError
 from meshwright.fields.job import JobFields, SpaceFields

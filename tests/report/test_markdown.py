@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright import plan
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.report.markdown import plan_set_markdown
 from meshwright.report.words.reasons import PARTS
 

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 from meshwright.errors import MeshwrightError
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.runtime.training.run import Training
 from meshwright.schedules import SCHEDULES, schedule_named

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from meshwright.estimate.layout import ModelLayout, expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.schedules import schedule_named
 from meshwright.search.axes import recompute_words
 from meshwright.search.space import most_chunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.estimate.items import FULL, NONE, Item
+from meshwright.estimate.layers.items import FULL, NONE, Item
 from meshwright.schedules import Schedule, schedule_named
 from meshwright.search import geometry
 from meshwright.search.geometry import ShapeFactory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.items import FULL, NONE, SELECTIVE
+from meshwright.estimate.layers.items import FULL, NONE, SELECTIVE
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.library.clusters import resolve_gpus
 from meshwright.search.layer_programs import LayerOptions

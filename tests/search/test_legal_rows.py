@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.rows import fetched_share, strategy_columns
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.library.devices import device
 from meshwright.planning.count_bound import least_of_count_s
 from meshwright.planning.size import nodes_of

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.rules.legality import plan_problems
 from meshwright.search.recompute import RecomputeOption, cheapest_choices, options_of, refine_recompute
 from meshwright.specs import ExecutionPlan, PlanRow, StrategyRun, Workload
 from meshwright.specs.strategy import Recompute

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
 from meshwright.report.page.shell import LIVE_VIEWS, VIEWS
 from meshwright.service.catalogue import SERVED, asked_fields, path_of
 from meshwright.service.page import page_app

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.page import page_source
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
+from meshwright.app.pages.source import page_source
 from meshwright.app.requests.page import WebRequest
 from meshwright.cli import main
 from meshwright.errors import InputError

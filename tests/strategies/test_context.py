@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.kernels.compute import score_pairs
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.ops.layers import layer_work
 from meshwright.runtime.plan_method import check_runs
 from meshwright.specs.operators import Linear

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.specs.operators import CoreAttention, Linear
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import TensorNamed

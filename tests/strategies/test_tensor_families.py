@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.kernels.collectives import all_gather_s, all_reduce_s
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.specs.operators import Linear

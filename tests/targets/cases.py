@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES

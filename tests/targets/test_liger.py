@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from meshwright import check, plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.targets.liger import pieces
 from tests.targets.test_round_trip import written

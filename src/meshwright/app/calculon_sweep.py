@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.app.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
+from meshwright.app.studies.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
 from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.choice import (
     MOST_BATCH,

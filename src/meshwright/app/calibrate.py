@@ -17,8 +17,8 @@ from meshwright.formats.measured import campaign, contradiction, in_reach, read_
 from meshwright.library.devices import device
 
 if TYPE_CHECKING:
-    from meshwright.app.calibrate_from_log import FromLog
     from meshwright.app.requests.measure import CalibrateRequest
+    from meshwright.app.runs.from_log import FromLog
 
 
 class NoBetter(ViolationError):
@@ -53,7 +53,7 @@ def calibrate(request: CalibrateRequest) -> Calibrated | FromLog:
         NoBetter: runs of left-out sources are predicted no better; nothing is written.
     """
     if request.from_log is not None:
-        from meshwright.app.calibrate_from_log import calibrate_from_log
+        from meshwright.app.runs.from_log import calibrate_from_log
 
         return calibrate_from_log(
             request.from_log,

@@ -37,8 +37,8 @@ from meshwright.specs.row import PlanRow
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from meshwright.app.compare_with_run import RunComparison
     from meshwright.app.requests.read import CompareRequest
+    from meshwright.app.runs.compared import RunComparison
     from meshwright.report.picture import Picture
 
 
@@ -137,7 +137,7 @@ def compared(request: CompareRequest) -> Comparison | RunComparison:
         UnsupportedError: a plan that no model prices, or an unknown name.
     """
     if request.with_run is not None:
-        from meshwright.app.compare_with_run import compare_with_run
+        from meshwright.app.runs.compared import compare_with_run
 
         return compare_with_run(request.first, os.fspath(request.with_run), request.framework, asked=request.job)
     return compare(request.first, request.second, request.job)

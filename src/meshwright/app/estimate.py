@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.plan_set import PlanSet, ranked
+from meshwright.app.plans.plan_set import PlanSet, ranked
 from meshwright.app.requests.estimate import EstimateRequest
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from meshwright.errors import MeshwrightError
-from meshwright.estimate.legality import plan_problems
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.legality import plan_problems
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.planning.variants import equal_shares, evenly, variants
 from meshwright.report.words.explanation import Step, neighbour_step, rung
 from meshwright.specs.job import Job

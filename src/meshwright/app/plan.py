@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwright.app.plan_set import PlanSet
+    from meshwright.app.plans.plan_set import PlanSet
     from meshwright.app.replan import Replanned
     from meshwright.app.requests.plan import PlanRequest
 
@@ -36,9 +36,9 @@ def plan(request: PlanRequest, *, trainers: bool = True) -> PlanSet | Replanned:
             **changed,
         )
     if request.profiles is not None:
-        from meshwright.app.plan_measured import plan_measured
+        from meshwright.app.plans.measured import plan_measured
 
         return plan_measured(request)
-    from meshwright.app.plan_job import plan_job
+    from meshwright.app.plans.job import plan_job
 
     return plan_job(request, trainers=trainers)

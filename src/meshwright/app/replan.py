@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.mixed_answer import Asked, mixed_answer
-from meshwright.app.plan_job import plan_job
-from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.plans.job import plan_job
+from meshwright.app.plans.mixed_answer import Asked, mixed_answer
+from meshwright.app.plans.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import Problem
 from meshwright.fields.job import JobFields, SpaceFields

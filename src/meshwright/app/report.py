@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.page import page_source
+from meshwright.app.pages.source import page_source
 from meshwright.app.requests.page import ReportRequest
 from meshwright.formats.writing import write_file
 from meshwright.library.made_with import calibration_of
@@ -93,13 +93,13 @@ def _with_runs(source: PageSource, request: ReportRequest) -> PageSource:
     """The source with the run of its first plan and with measured runs, where they are named."""
     run = accuracy = None
     if request.with_run is not None:
-        from meshwright.app.compare_with_run import compare_with_run
+        from meshwright.app.runs.compared import compare_with_run
         from meshwright.fields.job import JobFields
 
         log, framework = str(request.with_run), request.framework
         run = compare_with_run(source.plans[0].job, log, framework, asked=JobFields()).to_dict()
     if request.measured is not None:
-        from meshwright.app.accuracy_points import accuracy_points
+        from meshwright.app.pages.accuracy_points import accuracy_points
 
         accuracy = accuracy_points(Path(request.measured))
     return replace(source, run=run, accuracy=accuracy)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.run import RunRequest
-from meshwright.app.run_inputs import RunInputs, run_inputs
+from meshwright.app.runs.inputs import RunInputs, run_inputs
 from meshwright.errors import InputError, Problem, StoppedError, UnsupportedError
 from meshwright.formats.writing import check_file, write_file
 from meshwright.records import Record

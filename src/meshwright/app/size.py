@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.plan_job import plan_set, with_trainers
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.job import plan_set, with_trainers
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.fields.limits import nothing_in_time
@@ -112,7 +112,7 @@ def size(request: SizeRequest) -> SizeAnswer:
 
 def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobFields) -> SizeAnswer:
     """The fewest devices on which a trainer that has adapters meets the goal, and what each trainer does with them."""
-    from meshwright.app.plan_job import fine_tuned
+    from meshwright.app.plans.job import fine_tuned
     from meshwright.planning.size_under_trainers import BATCH_DEVICES, sized_under_trainers
 
     sized = sized_under_trainers(job, goal, request.space)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.requests.sweep import SweepRequest
-from meshwright.app.study import StudyAxis, StudyQuestion, SweepStudy, plain_value
-from meshwright.app.study_file import read_study
-from meshwright.app.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
+from meshwright.app.studies.file import read_study
+from meshwright.app.studies.study import StudyAxis, StudyQuestion, SweepStudy, plain_value
+from meshwright.app.studies.sweeping import OnProgress, StreamedSweep, check_output, check_size, stream
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.step import BREAKDOWN

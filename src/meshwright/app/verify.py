@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.run import VerifyRequest
-from meshwright.app.run_inputs import RunInputs, run_inputs
+from meshwright.app.runs.inputs import RunInputs, run_inputs
 
 if TYPE_CHECKING:
     from meshwright.runtime.parity import Parity

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.formats.measured import MeasuredRun, PossiblePlan
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan

@@ -17,7 +17,7 @@ from meshwright.cli.output import Output, print_error, write
 from meshwright.records import as_json
 
 if TYPE_CHECKING:
-    from meshwright.app.sweeping import Progress
+    from meshwright.app.studies.sweeping import Progress
     from meshwright.errors import MeshwrightError
 
 VIOLATIONS = 5

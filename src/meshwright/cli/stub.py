@@ -29,7 +29,7 @@ ANSWERS = {
 HEAD = "import os\nfrom collections.abc import Callable, Iterable, Mapping\n\n"
 NAMED = {
     "Calibrated": "app.calibrate",
-    "FromLog": "app.calibrate_from_log",
+    "FromLog": "app.runs.from_log",
     "CheckReport": "app.check",
     "Comparison": "app.compare",
     "Explanation": "app.explain",
@@ -37,7 +37,7 @@ NAMED = {
     "Profile": "app.profile",
     "Run": "app.run",
     "StepDone": "app.run",
-    "RunComparison": "app.compare_with_run",
+    "RunComparison": "app.runs.compared",
     "DrawnSchedules": "app.schedule",
     "SizeAnswer": "app.size",
     "Sweep": "app.sweep",

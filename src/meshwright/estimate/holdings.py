@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups
+from meshwright.estimate.data.network import DataGroups
+from meshwright.estimate.layers.states import HELD, HeldParameters
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds
-from meshwright.estimate.states import HELD, HeldParameters
 from meshwright.shapes import Bool, Float, Int, spread
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy

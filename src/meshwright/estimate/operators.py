@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataNetwork
+from meshwright.estimate.data.network import DataNetwork
+from meshwright.estimate.data.sync import buckets_of
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import Item, times_repeated, with_tiles, works_of
-from meshwright.estimate.operator_costs import Message, OperatorCost, WatchedPricing, bus_factor
+from meshwright.estimate.layers.items import Item, times_repeated, with_tiles, works_of
+from meshwright.estimate.layers.operator_costs import Message, OperatorCost, WatchedPricing, bus_factor
 from meshwright.estimate.price import plan_pricer
 from meshwright.estimate.pricer import PlanPricer, micro_batch_of, strategy_of_worker
 from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.stages import computed, edge_strategy, strategy_runs
-from meshwright.estimate.sync import buckets_of
 from meshwright.schedules import Kind
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.layers.item_costs import ItemCosts
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns
 from meshwright.shapes import Float

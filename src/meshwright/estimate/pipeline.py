@@ -7,12 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups
+from meshwright.estimate.data.network import DataGroups
+from meshwright.estimate.data.sync import LayerSync
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.layers.item_costs import ItemCosts
+from meshwright.estimate.layers.states import HELD
 from meshwright.estimate.run import PipelineColumns, live
-from meshwright.estimate.states import HELD
-from meshwright.estimate.sync import LayerSync
 from meshwright.kernels.collectives import all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import group_span
 from meshwright.schedules import Kind, Placement, Schedule

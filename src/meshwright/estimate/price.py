@@ -11,11 +11,11 @@ from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.needed_flop import step_flop
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
 from meshwright.estimate.ranges import kind_of_run, step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.rows import strategy_columns as strategy_columns
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.step import StepColumns

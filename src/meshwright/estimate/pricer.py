@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.data_network import DataGroups, Partners
+from meshwright.estimate.data.network import DataGroups, Partners
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
 from meshwright.estimate.hops import HopLinks, HopSide, PipelineHops, with_hops
@@ -128,7 +128,7 @@ class PlanPricer:
 
     def _rings(self, plan: ExecutionPlan, stages: tuple[tuple[Site, ...], ...]) -> list[Partners]:
         """Who sums gradients with whom, or the same as for a plan with as many layers in the same places."""
-        from meshwright.estimate.partners import holders, partners_of, weights_of  # most plans have one pipeline
+        from meshwright.estimate.data.partners import holders, partners_of, weights_of  # most plans have one pipeline
 
         held = [holders(pipeline, self.model.num_layers) for pipeline in plan.pipelines]
         key = (stages, b"".join(place.tobytes() for place in held))

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.estimate.item_costs import ItemCosts, item_costs
-from meshwright.estimate.items import NONE, Item
+from meshwright.estimate.data.sync import LayerSync, sync_layers
+from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.items import NONE, Item
 from meshwright.estimate.site import Sites
-from meshwright.estimate.sync import LayerSync, sync_layers
 from meshwright.shapes import Bool, Float
 from meshwright.specs.dispatchers import dispatcher_code
 from meshwright.specs.dtypes import DTYPE_BYTES

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups
-from meshwright.estimate.states import HeldParameters
+from meshwright.estimate.data.network import DataGroups
+from meshwright.estimate.layers.states import HeldParameters
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.in_flight import largest_vectors
 from meshwright.shapes import Float, Int, spread

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.layers.work import price_work
+from meshwright.estimate.layers.work_seconds import WorkSeconds
 from meshwright.estimate.rows import strategy_columns
-from meshwright.estimate.work import price_work
-from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.ops.layers import layer_work
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Scan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.layers.item_costs import ItemCosts
 from meshwright.schedules.declaration import SharedKeys
 from meshwright.shapes import Float
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataNetwork, Partners, joined_workers
+from meshwright.estimate.data.network import DataNetwork, Partners, joined_workers
+from meshwright.estimate.data.sync import StepCompute, StepSync, step_sync
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, WorkerUpdates, all_updates, beside, picked, whole_holding
+from meshwright.estimate.layers.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
-from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
-from meshwright.estimate.sync import StepCompute, StepSync, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload

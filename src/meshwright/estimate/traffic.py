@@ -18,8 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshwright.estimate.data.partners import holders, weights_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.partners import holders, weights_of
 from meshwright.estimate.result import LinkTraffic
 from meshwright.estimate.site import Site
 from meshwright.estimate.stages import strategies_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.estimate.legality import plan_problems
+from meshwright.estimate.rules.legality import plan_problems
 from meshwright.fields.job import JobFields
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of

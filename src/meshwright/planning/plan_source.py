@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_document, read_job, with_model

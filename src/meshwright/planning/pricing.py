@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
-from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.away import update_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -92,7 +92,7 @@ class Pricer:
         if row.offload:
             problems = (*problems, *update_problems(offload_of(row.offload), self.workload))
         if row.ep > 1 and not problems:
-            from meshwright.estimate.expert_rules import expert_problems  # dense models have none
+            from meshwright.estimate.rules.experts import expert_problems  # dense models have none
 
             sides = dict.fromkeys(row.strategy(recomputed=recomputed) for recomputed in (False, True))
             problems = tuple(

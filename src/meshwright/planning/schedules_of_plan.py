@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.fields.job import JobFields
 from meshwright.planning.axes import schedule_names
 from meshwright.planning.plan_source import PlanLike, plan_question

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Count, FieldKind, Number, SequenceLength, Whole
 from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree

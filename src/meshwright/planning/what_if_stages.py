@@ -14,7 +14,7 @@ from math import gcd
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.estimate.legality import plan_problems
+from meshwright.estimate.rules.legality import plan_problems
 from meshwright.fields.kinds import Choice, Count, Whole
 from meshwright.planning.setting import Setting, Value, near, with_own
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named

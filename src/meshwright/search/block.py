@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.away import HOST_SHARE
-from meshwright.estimate.data_network import DataNetwork
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.data.network import DataNetwork
+from meshwright.estimate.data.sync import StepCompute, step_sync, sync_layers
+from meshwright.estimate.layers.item_costs import ItemCosts
+from meshwright.estimate.layers.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.memory import WorkerLoad, fullest_bytes, usual, worker_bytes
-from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
-from meshwright.estimate.sync import StepCompute, step_sync, sync_layers
 from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables

@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.away import updated_bytes
-from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.layers.groups import Groups
+from meshwright.estimate.layers.work import price_work
+from meshwright.estimate.layers.work_seconds import WorkSeconds
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.work import price_work
-from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
 from meshwright.search.grid import Grid

@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.layers.item_costs import ItemCosts
+from meshwright.estimate.layers.states import EXTRA_SECONDS, TENSORS_HELD
 from meshwright.estimate.memory import PerParameter, always_bytes
-from meshwright.estimate.states import EXTRA_SECONDS, TENSORS_HELD
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Float, Int
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from meshwright.estimate.away import updated_bytes
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import Item, repeated_modules, with_tiles, works_of
+from meshwright.estimate.layers.items import Item, repeated_modules, with_tiles, works_of
+from meshwright.estimate.layers.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.estimate.memory import always_bytes
-from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
 from meshwright.search.bound import Factored, least_state_bytes
 from meshwright.search.grid import Grid

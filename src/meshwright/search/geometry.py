@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.estimate.items import FULL, NONE, Item, items_of
+from meshwright.estimate.layers.items import FULL, NONE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups, DataNetwork
+from meshwright.estimate.data.network import DataGroups, DataNetwork
+from meshwright.estimate.data.sync import layer_sync
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import FULL, NONE, SELECTIVE, Item
 from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE
 from meshwright.estimate.rows import sharding_columns, strategy_columns
-from meshwright.estimate.sync import layer_sync
 from meshwright.search.layer_programs import LayerOptions
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
-from meshwright.estimate.degree_rules import model_rules
+from meshwright.estimate.rules.degrees import model_rules
 from meshwright.search.axes import AXES, only_in_groups, only_in_pipelines, ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, Ints
 from meshwright.search.space import Space

@@ -19,11 +19,11 @@ import numpy as np
 
 from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layers.states import has_extras
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.states import has_extras
 from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds

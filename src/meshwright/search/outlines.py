@@ -19,7 +19,7 @@ import numpy as np
 
 from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.states import has_extras
+from meshwright.estimate.layers.states import has_extras
 from meshwright.schedules import Schedule
 from meshwright.search.bound import Factored, RowBounds
 from meshwright.search.explored import SHAPE_BEATEN, SHAPE_TOO_LARGE

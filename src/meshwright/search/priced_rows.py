@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataGroups, data_groups
+from meshwright.estimate.data.network import DataGroups, data_groups
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.states import has_extras
 from meshwright.estimate.memory import TIGHT_SHARE, PerParameter
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns
-from meshwright.estimate.states import has_extras
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import Sharding, ShardingTable, shardings_for

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.budget import spent
+from meshwright.estimate.data.sync import sync_layers
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns
 from meshwright.estimate.step import Workers, run_pipeline, step_of
-from meshwright.estimate.sync import sync_layers
 from meshwright.estimate.uneven_delay import uneven_delay
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns

@@ -17,8 +17,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import FULL, NONE, SELECTIVE, Item
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans, strategy_columns

@@ -38,8 +38,8 @@ def recorded_example() -> dict[str, Any]:
 
 def worked_out() -> dict[str, Any]:
     """What `make example` records: the answer as the planner gives it here."""
-    from meshwright.app.page import page_source
-    from meshwright.app.page_answers import PageAnswers
+    from meshwright.app.pages.answers import PageAnswers
+    from meshwright.app.pages.source import page_source
     from meshwright.app.requests.page import WebRequest
     from meshwright.report.page.document import palette
 

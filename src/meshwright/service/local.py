@@ -64,8 +64,8 @@ def _server(asked: WebRequest, key: str, note: Callable[[str], None]) -> uvicorn
     # Loaded while the browser shows the question already.
     import uvicorn
 
-    from meshwright.app.page import page_source
-    from meshwright.app.page_answers import PageAnswers
+    from meshwright.app.pages.answers import PageAnswers
+    from meshwright.app.pages.source import page_source
     from meshwright.errors import InfeasibleError
     from meshwright.service.page import page_app
 
@@ -73,7 +73,7 @@ def _server(asked: WebRequest, key: str, note: Callable[[str], None]) -> uvicorn
     try:
         source = page_source(asked)
     except InfeasibleError as error:
-        from meshwright.app.page_without_answer import page_without_answer
+        from meshwright.app.pages.without_answer import page_without_answer
 
         source = page_without_answer(asked, error)
         note(error.render())

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError
 from meshwright.report.page.document import palette
 from meshwright.report.page.shell import page_html

@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
-from meshwright.app.page import answered, page_source, planned
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
+from meshwright.app.pages.source import answered, page_source, planned
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line

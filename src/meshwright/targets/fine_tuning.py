@@ -9,17 +9,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import deepspeed, fsdp, hugging_face, overrides
+from meshwright.targets import deepspeed, fsdp, hugging_face
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.key_texts import Keys, json_text, table_of
-from meshwright.targets.keys import KeyReader
 from meshwright.targets.sayable import Plan, Rule, only
+
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.targets.keys import KeyReader
 
 AS_LOADED = (
     fsdp.ALL_IN_16_BITS.name,
@@ -72,9 +74,12 @@ def reader_of(files: Files, file: tuple[str, str], title: str, marks: Iterable[s
     Raises:
         InputError: the text is no YAML, or holds the trainer's keys in several tables.
     """
+    from meshwright.targets.keys import KeyReader  # searches read no files
+    from meshwright.targets.overrides import laid_over
+
     keys = _trainers(table_of(file[1], "YAML", f"{title} configuration"), tuple(marks), title)
     given = text_beside(files, hugging_face.ARGUMENTS)
-    keys, over = overrides.laid_over({**keys, **(json.loads(given) if given else {})}, files)
+    keys, over = laid_over({**keys, **(json.loads(given) if given else {})}, files)
     return KeyReader(keys=keys, file=file, over=over)
 
 
@@ -103,6 +108,9 @@ def of_deepspeed(
     reader: KeyReader, files: Files, trainer: hugging_face.Arguments, devices: int | None
 ) -> LaunchFile | None:
     """What the JSON of DeepSpeed says that the keys name, or hold; None where there is none, which is asked for."""
+    from meshwright.targets.deepspeed.read import launch_of  # searches read no files
+    from meshwright.targets.keys import KeyReader
+
     said = reader.get(ENGINE)
     if isinstance(said, Mapping):
         own = KeyReader(keys=said, problems=reader.problems, file=reader.file)
@@ -118,8 +126,6 @@ def of_deepspeed(
     for key, value in zip(_BATCHES, (trainer.mbs, trainer.steps), strict=True):
         if key not in trainer.stated and own.get(key, "auto") not in ("auto", value):
             own.refuse(key, own.get(key), f"the trainer has {value}, and stops where they differ", "write auto")
-    from meshwright.targets.deepspeed.read import launch_of  # searches read no files
-
     return launch_of(own, trainer, devices)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import WORKSPACE_BYTES
+from meshwright.estimate.layers import mixing
+from meshwright.estimate.layers.item_costs import WORKSPACE_BYTES
 from meshwright.estimate.result import StageEstimate
 from meshwright.kernels import compute
 from meshwright.records import Record

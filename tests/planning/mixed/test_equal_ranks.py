@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import export, plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_set import RankedPlan
-from meshwright.estimate.legality import plan_problems
+from meshwright.app.plans.plan_set import RankedPlan
+from meshwright.estimate.rules.legality import plan_problems
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed import native

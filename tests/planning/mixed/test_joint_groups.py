@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.island_part import IslandPart

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed import native
 from meshwright.planning.mixed.more_chunks import MoreChunks, most_chunks

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_mixed import plan_mixed
+from meshwright.app.plans.mixed import plan_mixed
 from meshwright.app.requests.plan import PlanRequest
 from tests.planning.compose.test_composer import asked
 

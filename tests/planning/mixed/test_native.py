@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 
 MODEL, GPUS, BATCH = "llama-3-8b", "16xH100,16xA100-80", 64

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright import check, plan, trace
 from meshwright.app.explain import explain
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s

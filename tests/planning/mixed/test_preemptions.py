@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InputError
 from meshwright.planning.goodput import goodput
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright import plan as plan_measured
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import estimate, plan
 from meshwright.app.explain import explain
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.price import estimate_plan
 from meshwright.planning.mixed import search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plans.plan_set import PlanSet
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.targets import TARGETS
 

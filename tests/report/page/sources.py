@@ -11,8 +11,8 @@ from time import sleep
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.page import source_of
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
+from meshwright.app.pages.source import source_of
 from meshwright.report.page.source import PageSource
 
 NAMES = ("dense", "mixed", "experts", "overfull")

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from meshwright import estimate
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.report.page.shell import asset
 from meshwright.report.page.views.cluster import view_data
 from tests.report.page.chromium import chromium

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright import plan
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.formats.files import read_table
 from meshwright.library.calibration import PACKAGED
 from meshwright.report.page.source import PageSource

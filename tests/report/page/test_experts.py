@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright import estimate
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.report.page.views.experts import view_data
 from meshwright.specs.expert_load import ExpertLoad
 from tests.report.page.chromium import chromium

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import plan
 from meshwright.app.export import export
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.report.page.source import PageSource
 from meshwright.targets import TARGETS
 from tests.report.page.chromium import Shown, chromium

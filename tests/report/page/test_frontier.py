@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from meshwright import plan, report
-from meshwright.app.page import page_source
+from meshwright.app.pages.source import page_source
 from meshwright.app.requests.page import WebRequest
 from tests.report.page.chromium import chromium
 from tests.report.page.sources import served, source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.report.page.views.playground import live_data, schedule_data, view_data
 from meshwright.report.page.views.timeline import view_data as timeline_data

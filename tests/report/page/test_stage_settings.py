@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright import plan
-from meshwright.app.page import source_of
+from meshwright.app.pages.source import source_of
 from tests.report.page.chromium import chromium
 from tests.report.page.sources import served, source
 

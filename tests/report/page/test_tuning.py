@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from meshwright import plan, tune
-from meshwright.app.page import source_of
-from meshwright.app.page_answers import PageAnswers
+from meshwright.app.pages.answers import PageAnswers
+from meshwright.app.pages.source import source_of
 from meshwright.errors import InputError
 from meshwright.search.tuners.store import TABLES
 from meshwright.units import seconds

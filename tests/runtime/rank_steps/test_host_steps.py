@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.items import FULL
+from meshwright.estimate.layers.items import FULL
 from meshwright.estimate.rows import strategy_columns
 from meshwright.ops.layers import work_of
 from meshwright.runtime.devices import jax_precision

@@ -11,7 +11,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.app.requests.run import ExecutionFields
-from meshwright.app.run_inputs import run_inputs
+from meshwright.app.runs.inputs import run_inputs
 from meshwright.errors import UnsupportedError
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.layers.work import price_work
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.sequences import attended_pairs
-from meshwright.estimate.work import price_work
 from meshwright.kernels.compute import entry_pairs
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import layer_work

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import Hardware, hardware_of
-from meshwright.estimate.items import FULL, NONE, SELECTIVE
-from meshwright.estimate.work import price_work
+from meshwright.estimate.layers.items import FULL, NONE, SELECTIVE
+from meshwright.estimate.layers.work import price_work
 from meshwright.formats.problems import json_reader, problems_of
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import layer_work

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InputError, Problem
-from meshwright.estimate.degree_rules import model_rules
+from meshwright.estimate.rules.degrees import model_rules
 from meshwright.planning.axes.words import (
     COUNTED,
     entries_of,
@@ -348,7 +348,7 @@ def _alone(axis: str, value: int, tensor: str, model: ModelSpec, workload: Workl
         return None
     # Stripes ask for nothing but equal parts of a sequence: another kind is legal nowhere else.
     row = PlanRow(cp=((STRIPED, value),)) if axis == "cp" else replace(PlanRow(mbs=value), **{axis: value})  # type: ignore[arg-type]
-    from meshwright.estimate.legality import row_degrees  # most axes are free
+    from meshwright.estimate.rules.legality import row_degrees  # most axes are free
 
     degrees = row_degrees(row)
     for rule in model_rules(model, workload.seq_len, tensor):

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, product
 
 from meshwright.budget import spent
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed.source import PricedPlan

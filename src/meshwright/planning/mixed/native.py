@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.overlap_rules import overlap_problems_of_plan
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.rules.overlap import overlap_problems_of_plan
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.planning.compose.composer import COMPOSED, FARTHEST, SUBSET_COMPOSED, Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import widest_link

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
-from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.composed import SliceComposer, SliceSet, slice_composer
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshwright.estimate.data.partners import weights_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.partners import weights_of
 from meshwright.estimate.traffic import summed_between
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.split import SplitPipeline

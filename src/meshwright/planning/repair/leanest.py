@@ -11,9 +11,9 @@ from meshwright.budget import spent
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.legality import row_problems
 from meshwright.schedules import Schedule
 from meshwright.search.away import offload_spaces, tensor_spaces
 from meshwright.search.bound import RowBounds

@@ -6,15 +6,29 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
 from meshwright.library.software import software
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, files_named, read
+from meshwright.targets.contract import Files, marked
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
+
+TITLE = "Accelerate"
+CONFIG = "accelerate.yaml"
+MARKS = (
+    ("compute_environment", "mixed_precision:", "deepspeed_config:", "fsdp_config:", "num_processes:"),
+    ("distributed_type",),
+)
+"""What the text of a configuration holds, each in one of several spellings."""
+SIZES = "parallelism_config.parallelism_config_"
+CONTEXT = {"ag": "allgather", "p2p": "alltoall"}
+"""How keys and values go round: gathered, or passed on ring by ring."""
 _SOURCE = "accelerate/parallelism_config.py and utils/dataclasses.py of accelerate 1.15.0"
 _DIVISION = "transformers/distributed/configuration_utils.py and fsdp.py of transformers 5.23.0"
 SAYS = (
@@ -197,6 +211,20 @@ NOTES = (
     ),
     overlaps("FSDP2 and DDP overlap their collectives"),
 )
+
+
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    from meshwright.targets.accelerate.read import read  # searches read no files
+
+    return read(files, devices)
+
+
+def _named(text: str) -> tuple[str, ...]:
+    from meshwright.targets.accelerate.read import files_named
+
+    return files_named(text)
+
+
 TARGET = OneStrategyTarget(
     name="accelerate",
     title=TITLE,
@@ -211,9 +239,9 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=_start,
     notes=NOTES,
-    read=read,
-    recognised=FILE.recognised,
-    named=files_named,
+    read=_read,
+    recognised=marked((".yaml", ".yml", ".json"), *MARKS),
+    named=_named,
     edited=hugging_face.edited,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
     software="pytorch-eager-no-sync",

@@ -11,15 +11,11 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
+from meshwright.targets.accelerate import CONFIG, CONTEXT, MARKS, SIZES, TITLE
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.key_texts import Keys, table_of
 from meshwright.targets.keys import KeyFile, KeyReader
 
-TITLE = "Accelerate"
-CONFIG = "accelerate.yaml"
-SIZES = "parallelism_config.parallelism_config_"
-CONTEXT = {"ag": "allgather", "p2p": "alltoall"}
-"""How keys and values go round: gathered, or passed on ring by ring."""
 _EARLIER = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
 
 
@@ -37,10 +33,7 @@ FILE = KeyFile(
     also=(".json",),
     plain=_todays_names,
     package=__package__,
-    marks=(
-        ("compute_environment", "mixed_precision:", "deepspeed_config:", "fsdp_config:", "num_processes:"),
-        ("distributed_type",),
-    ),
+    marks=MARKS,
 )
 
 

@@ -7,7 +7,7 @@ https://github.com/axolotl-ai-cloud/axolotl.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
@@ -16,11 +16,11 @@ from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_f
 from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
-from meshwright.targets.overrides import by_flags
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:
     from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Launch, Word
 
 TITLE = "Axolotl"
 CONFIG = "axolotl.yaml"
@@ -258,6 +258,12 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     return read(files, devices)
 
 
+def _overrides(launch: Launch) -> Mapping[str, Word]:
+    from meshwright.targets.overrides import by_flags
+
+    return by_flags(launch.words)
+
+
 TARGET = OneStrategyTarget(
     name="axolotl",
     title=TITLE,
@@ -272,7 +278,7 @@ TARGET = OneStrategyTarget(
     read=_read,
     notes=seeing.NOTES,
     recognised=recognised,
-    overrides=lambda launch: by_flags(launch.words),
+    overrides=_overrides,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     suggested=False,

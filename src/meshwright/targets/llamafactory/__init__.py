@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
-from meshwright.formats.key_text import KeyText, key_text
-from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
@@ -20,10 +18,12 @@ from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_f
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
-from meshwright.targets.overrides import by_equals, by_flags, nodes
 from meshwright.targets.sayable import Plan, only
 
 if TYPE_CHECKING:
+    from meshwright.formats.key_text import KeyText
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Launch, Word
     from meshwright.targets.keys import KeyReader
 
 TITLE = "LLaMA-Factory"
@@ -284,9 +284,17 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
 
 def _edited(name: str, text: str) -> KeyText | None:
     """The file by its keys; None of a launcher's, which holds the trainer's in a table of its own."""
+    from meshwright.formats.key_text import key_text  # searches read no files
+
     keys = key_text(name, text)
     within = keys is not None and _recognised(name, text) and not _RECOGNISED_V1(name, text)
     return None if within and keys is not None and not any(mark in keys.values for mark in _MARKS) else keys
+
+
+def _overrides(launch: Launch) -> dict[str, Word]:
+    from meshwright.targets.overrides import by_equals, by_flags, nodes
+
+    return {**nodes(launch), **by_flags(launch.words), **by_equals(launch.words)}
 
 
 TARGET = OneStrategyTarget(
@@ -315,7 +323,7 @@ TARGET = OneStrategyTarget(
     adapted=_ADAPTED,
     read=read,
     recognised=_recognised,
-    overrides=lambda launch: {**nodes(launch), **by_flags(launch.words), **by_equals(launch.words)},
+    overrides=_overrides,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     edited=_edited,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.operator_costs import Message, OperatorCost
+from meshwright.estimate.layers.operator_costs import Message, OperatorCost
 from meshwright.estimate.operators import StageOperators, step_operators
 from meshwright.estimate.result import BASIS_ORDER
 from meshwright.report.page.source import PageSource, PlanOnPage

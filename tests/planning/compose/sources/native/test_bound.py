@@ -11,8 +11,8 @@ from benchmarks.every_plan import Axes, EveryPlan, small_job
 from benchmarks.more_devices import gap_parts
 from meshwright import estimate, plan
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import NONE, Item
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import NONE, Item
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.native.bound import layer_ways, least_step_s
 from meshwright.planning.mixed.native import NativeSource

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.rules.plan_checks import check_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
 from meshwright.planning.compose.pipeline_sets import gradient_sum_s, partitions

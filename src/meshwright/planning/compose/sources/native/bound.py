@@ -27,11 +27,11 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.estimate.degree_rules import model_rules
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import NONE, Item
-from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import NONE, Item
+from meshwright.estimate.layers.mixing import ALIGNED, FLASH_PAD
+from meshwright.estimate.rules.degrees import model_rules
 from meshwright.estimate.sequences import attended_pairs, pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works

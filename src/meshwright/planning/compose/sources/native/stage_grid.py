@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from meshwright.estimate.degree_rules import model_rules
+from meshwright.estimate.rules.degrees import model_rules
 from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_in_groups, only_way, ways
 from meshwright.search.grid import Grid, grid_degrees
 from meshwright.search.legal_rows import context_levels

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from meshwright.estimate.data_network import DataNetwork, data_groups
+from meshwright.estimate.data.network import DataNetwork, data_groups
+from meshwright.estimate.data.sync import StepCompute, step_sync, sync_layers
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.item_costs import ItemCosts, item_costs
-from meshwright.estimate.items import FULL, NONE, Item
+from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
+from meshwright.estimate.layers.items import FULL, NONE, Item
+from meshwright.estimate.layers.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns
-from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
-from meshwright.estimate.sync import StepCompute, step_sync, sync_layers
 from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.axes import recompute_words

@@ -19,8 +19,8 @@ import numpy as np
 
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.item_costs import item_costs
-from meshwright.estimate.items import NONE, Item
+from meshwright.estimate.layers.item_costs import item_costs
+from meshwright.estimate.layers.items import NONE, Item
 from meshwright.planning.compose.sources.parallelizers.own_process import OwnProcess
 from meshwright.search.grid import Grid
 from meshwright.specs.cluster import Island, NodeGroup

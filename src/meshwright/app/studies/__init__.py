@@ -1,0 +1,1 @@
+"""Studies: questions with several values, read from files, searched on all cores."""

@@ -1,0 +1,1 @@
+"""What may be asked of a plan: rules as data, and what no rule prices."""
