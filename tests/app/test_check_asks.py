@@ -329,6 +329,18 @@ def test_options_of_a_launcher_are_not_those_of_a_training(tmp_path: Path) -> No
         check(path, cluster="8xH100", search=False, source_format="megatron")
 
 
+def test_what_a_training_is_started_with_is_its_own_unknown(tmp_path: Path) -> None:
+    """The words of an export behind it once were the reason that a training could not be read."""
+    path = tmp_path / "run.sh"
+    later = 'for one in $(ls -d out/step-* | sort -n); do python3 export.py --from "$one"; done\n'
+    path.write_text(f'accelerate launch train.py "$@"\n{later}')
+    with pytest.raises(ValueError, match=r"it starts train\.py, .*whose own options or files say the plan"):
+        check(path, cluster="8xH100", search=False, source_format="megatron")
+    path.write_text(f"torchrun train.py $(cat words.txt)\n{later}")
+    with pytest.raises(ValueError, match=r"what train\.py is started with is not known: \$\(cat words\.txt\)"):
+        check(path, cluster="8xH100", search=False, source_format="megatron")
+
+
 def test_batches_of_rollouts_are_no_pretraining(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(

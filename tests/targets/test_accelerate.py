@@ -114,3 +114,14 @@ def test_shards_sum_gradients_in_the_format_of_products_and_copies_do_not(tmp_pa
     assert report.inputs is not None
     assert stated.inputs is not None
     assert (report.inputs.workload.precision.reduce, stated.inputs.workload.precision.reduce) == ("fp32", "bf16")
+
+
+@pytest.mark.parametrize("kind", ["MULTI_GPU", "MULTI_NPU", "multi_xpu"])
+def test_replicas_on_devices_of_any_maker_are_data_parallel(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "around.yaml"
+    file.write_text(f"distributed_type: {kind}\ncompute_environment: LOCAL_MACHINE\nnum_processes: 8\n")
+    (tmp_path / "training_args.json").write_text(json.dumps({"per_device_train_batch_size": 2, "bf16": True}))
+    report = check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
+    assert report.launch is not None
+    assert report.launch.row is not None
+    assert report.launch.row.format() == "dp8.mbs2.gbs16"

@@ -97,6 +97,23 @@ def test_experts_stand_in_every_second_layer_and_tokens_go_to_one() -> None:
     assert "experts" not in read("--num-experts 1").model
 
 
+@pytest.mark.parametrize(
+    ("layers", "more", "layout"),
+    [
+        (14, "", (4, 4, 3, 3)),
+        (22, "--pp-partition-method type:transformer", (6, 6, 5, 5)),
+        (23, "--pp-partition-method 'type:transformer|embedding'", (6, 6, 6, 5)),
+        (22, "--pp-partition-method 'type:transformer|embedding'", (5, 6, 6, 5)),
+    ],
+)
+def test_stages_of_unlike_size_are_cut_as_deepspeed_cuts_them(layers: int, more: str, layout: tuple[int, ...]) -> None:
+    text = LLAMA.replace("--no-pipeline-parallel", "--pipeline-model-parallel-size 4").replace("MBS", "1")
+    assert TARGET.script is not None
+    found = TARGET.script(read_script(text.replace("layers 4", f"layers {layers}").replace("MORE", more)), 16)
+    assert found.layout == layout
+    assert not found.problems
+
+
 def test_a_configuration_that_says_otherwise_is_a_problem() -> None:
     found = read(mbs="2")
     assert [problem.field for problem in found.problems] == ["train_micro_batch_size_per_gpu"]

@@ -71,6 +71,15 @@ _POSITIONS = {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"}
 """Positions as bigscience-workshop/Megatron-DeepSpeed calls them (megatron/enums.py, 2022); ALiBi adds a bias alone."""
 
 
+def balanced(layers: int, stages: int) -> list[int]:
+    """Layers of each stage as DeepSpeed cuts a pipeline of equal layers: the first stages have one more.
+
+    Source: deepspeed 0.19.8, runtime/utils.py, partition_balanced.
+    """
+    share, rest = divmod(layers, stages)
+    return [share + (stage < rest) for stage in range(stages)]
+
+
 def wrong_of(values: Values) -> list[Problem]:
     """What is wrong in the values of options; positions and warm-up as a fraction are right in forks."""
     right = {"--warmup"} | ({"--num-experts"} if len(values.given.get("--num-experts", ())) > 1 else set())

@@ -348,6 +348,10 @@ def _layout(values: Values, row: PlanRow, facts: dict[str, Any], problems: list[
         counts[0] = first
     if last >= 0:
         counts[-1] = last
+    if "--deepspeed" in values.given and vpp == 1 and share > 0 and not ends:
+        from meshwright.formats.megatron.deepspeed import balanced  # few scripts start it
+
+        counts, rest = balanced(layers + sum(extra), row.pp), 0
     chunks = [divmod(count, vpp) for count in counts]
     if rest or share < 0 or any(left for _, left in chunks):
         why = f"{layers} layers cannot be spread evenly over pp {row.pp} x vpp {vpp}"

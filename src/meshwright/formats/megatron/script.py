@@ -285,6 +285,16 @@ def _program_asked(script: Script) -> Iterator[Problem]:
     yield from questions_for([one for one in opened if not one.unknown.unset][-1:])
 
 
+def _open_options(started: Sequence[Launch]) -> Iterator[str]:
+    """Says of programs that train, those with a launcher if there are any, what nobody can know of their words."""
+    training = [launch for launch in started if trains(launch)]
+    for launch in [one for one in training if one.distributed] or training:
+        unknown = next((word.unknown for word in launch.words if word.unknown is not None and not word.text), None)
+        if unknown is not None:
+            name = launch.program.rpartition("/")[2]
+            yield f"what {name} is started with is not known: {unknown.why} ({unknown.place})"
+
+
 def _options_alone(script: Script) -> ChosenCommand:
     """A text of options; else why nothing was found."""
     # Options of another program, such as srun's, stand behind its name.
@@ -315,10 +325,8 @@ def _options_alone(script: Script) -> ChosenCommand:
         if sum(any(one in flag for one in _ESSENTIAL) for flag in plain if flag in known_options()) > 1:
             why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
             fix = "check the arguments that the run prints when it starts: --from args"
-        open_words = [one.unknown for launch in started for one in launch.words if not one.text]
-        if unknown := next((f"{one.why} ({one.place})" for one in open_words if one is not None), ""):
-            why = f"what {next(iter(names))} is started with is not known: {unknown}"
-            fix = "set it with --env NAME=VALUE or --arg, or check the file that it names"
+        if unknown := next(_open_options(started), ""):
+            why, fix = unknown, "set it with --env NAME=VALUE or --arg, or check the file that it names"
     if other := _of_another(script):
         why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     if script.missing:

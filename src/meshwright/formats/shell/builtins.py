@@ -148,7 +148,8 @@ def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: 
 
 
 def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
-    target = words[1] if len(words) > 1 else None
+    targets = [word for word in words[1:] if known_text(word) not in _CD_SWITCHES or unknown_of(word) is not None]
+    target = targets[0] if targets else None
     if target is None or unknown_of(target) is not None:
         shell.directory = None
     elif known_text(target).startswith("/") or shell.directory is None:
@@ -157,6 +158,9 @@ def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Sh
         )
     else:
         shell.directory = literal(filters.join(known_text(shell.directory), known_text(target)), place)
+
+
+_CD_SWITCHES = ("--", "-P", "-L", "-e", "-@")
 
 
 def _beside(target: Value, shell: Shell) -> Value | None:

@@ -10,6 +10,12 @@ from meshwright.targets.key_texts import Keys, table_of
 
 _WORDS = {"FULL_SHARD": "full_shard", "1": "full_shard", "SHARD_GRAD_OP": "shard_grad_op", "2": "shard_grad_op"}
 
+REPLICATES = frozenset(f"MULTI_{kind}" for kind in ("GPU", "HPU", "MLU", "MUSA", "NPU", "SDAA", "XPU"))
+"""Types that replicate the model over devices of each maker.
+
+Source: accelerate 1.15.0, utils/dataclasses.py, DistributedType.
+"""
+
 
 def _of_llamafactory(*, reshard: bool, offload: bool) -> Keys:
     return {"fsdp": f"{'full_shard' if reshard else 'shard_grad_op'}{' offload' if offload else ''} auto_wrap"}
@@ -41,7 +47,7 @@ def engine_around(text: str, trainer: str) -> tuple[Keys, int | None]:
         return _sharded(keys.get("fsdp_config") or {}, trainer), started
     if kind == "DEEPSPEED":
         return {"deepspeed": _deepspeed(keys.get("deepspeed_config") or {})}, started
-    if kind in ("NO", "MULTI_GPU"):
+    if kind in ("NO", *REPLICATES):
         return {}, started
     raise _refused("distributed_type", kind, "FSDP, DEEPSPEED, MULTI_GPU and NO are read around a trainer")
 

@@ -12,6 +12,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.accelerate import CONFIG, CONTEXT, MARKS, SIZES, TITLE
+from meshwright.targets.accelerate.around import REPLICATES
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.key_texts import Keys, table_of
 from meshwright.targets.keys import KeyFile, KeyReader
@@ -59,7 +60,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     sharded = kind == "fsdp" or (own is not None and own.degree("fsdp_size") > 1)
     tp = reader.degree(f"{SIZES}tp_size") if own is None else own.degree("tp_size")
     cp = reader.degree(f"{SIZES}cp_size")
-    if kind not in ("fsdp", "multi_gpu", "no") and not engine:
+    if kind not in ("fsdp", "no") and kind.upper() not in REPLICATES and not engine:
         fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
         reader.refuse("distributed_type", kind.upper(), "FSDP, MULTI_GPU and DEEPSPEED can be planned", fix)
         return reader.launch(None, notes=trainer.notes)

@@ -3,5 +3,5 @@
 export TP=4 PP=2
 MBS=1 GBS=512
 export MBS
-DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+DIR=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" >/dev/null 2>&1 && pwd)
 GBS=$GBS bash "$DIR/_common_launch.sh" 40 5120 "$@"
