@@ -134,30 +134,34 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
     """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
     exact_s = max(m.step_s(share) for m, share in zip(one_set.pipelines, one_set.shares, strict=True))
     sync_s = one_set.step_s - exact_s
-    order = sorted(range(len(one_set.pipelines)), key=lambda i: -one_set.pipelines[i].global_micro_batch)
-    last = order[-1]
-    global_micro_batches = [one.global_micro_batch for one in one_set.pipelines]
-    least = [one.least_micro_batches for one in one_set.pipelines]
-    best: tuple[float, list[int]] | None = None
+    pipelines, shares = one_set.pipelines, one_set.shares
+    *order, last = sorted(range(len(pipelines)), key=lambda i: -pipelines[i].global_micro_batch)
+    # Micro-batches near the share of each, their sequences and when they end: looked up below, for many sets.
     near = [
-        list(range(math.floor(one_set.shares[i]) - REACH + 1, math.ceil(one_set.shares[i]) + REACH)) for i in order[:-1]
+        [
+            (count, count * pipelines[i].global_micro_batch, pipelines[i].step_s(count))
+            for count in range(math.floor(shares[i]) - REACH + 1, math.ceil(shares[i]) + REACH)
+            if count >= pipelines[i].least_micro_batches
+        ]
+        for i in order
     ]
+    best_s, best = math.inf, list[float]()
     for chosen in itertools.product(*near):
-        counts = [0] * len(order)
-        for place, number in zip(order[:-1], chosen, strict=True):
-            counts[place] = number
-        left = global_batch - sum(
-            n * global_micro_batch for n, global_micro_batch in zip(counts, global_micro_batches, strict=True)
-        )
-        counts[last], rest = divmod(left, global_micro_batches[last])
-        if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
+        step_s = max((end_s for _, _, end_s in chosen), default=0.0)
+        if step_s >= best_s:
             continue
-        step_s = max(m.step_s(n) for n, m in zip(counts, one_set.pipelines, strict=True))
-        if best is None or step_s < best[0]:
-            best = step_s, counts
-    if best is None:
+        left = global_batch - sum(sequences for _, sequences, _ in chosen)
+        count, rest = divmod(left, pipelines[last].global_micro_batch)
+        if rest or count < pipelines[last].least_micro_batches:
+            continue
+        step_s = max(step_s, pipelines[last].step_s(count))
+        if step_s < best_s:
+            best_s, best = step_s, [0.0] * len(pipelines)
+            for i, number in zip((*order, last), (*(one for one, _, _ in chosen), count), strict=True):
+                best[i] = number
+    if not best:
         return None
-    return PipelineSet(pipelines=one_set.pipelines, shares=tuple(best[1]), step_s=best[0] + sync_s)
+    return PipelineSet(pipelines=pipelines, shares=tuple(best), step_s=best_s + sync_s)
 
 
 def gradient_sum_s(
