@@ -16,6 +16,12 @@ import pytest
 AXE = Path(__file__).parents[2] / "data" / "axe" / "axe.min.js.gz"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+CUT_OFF = """() => {
+  document.querySelectorAll("#view details").forEach((one) => { one.open = true; });
+  const all = [...document.querySelectorAll("#view .scrolled")];
+  return all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.getAttribute("aria-label"));
+}"""
+
 
 @dataclass
 class Shown:
@@ -53,6 +59,10 @@ class Shown:
             for one in found["violations"]
             if one["impact"] in ("serious", "critical")
         ]
+
+    def cut_off(self) -> list[str]:
+        """Tables of the view, unfolded, that are wider than their place."""
+        return list(self.page.evaluate(CUT_OFF))
 
     def evaluate(self, script: str, argument: Any = None) -> Any:
         """What a function of JavaScript returns."""

@@ -55,6 +55,16 @@ def test_two_steps_stand_on_one_axis_and_move_together(shown: Shown, two_plans: 
     assert shown.complaints == []
 
 
+@pytest.mark.parametrize("width", [390, 1024])
+def test_plans_beside_each_other_need_no_scrolling_aside(shown: Shown, width: int) -> None:
+    shown.page.set_viewport_size({"width": width, "height": 900})
+    try:
+        assert shown.cut_off() == []
+        assert shown.serious() == []
+    finally:
+        shown.page.set_viewport_size({"width": 1280, "height": 900})
+
+
 def test_a_choice_of_plans_stays_on_a_phone(shown: Shown) -> None:
     longer = source_of(plan("llama-3-8b", gpus="8xH100", top=3))
     browser = shown.page.context.browser

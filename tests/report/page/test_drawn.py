@@ -204,3 +204,28 @@ def test_operators_of_each_device_are_sorted_by_what_they_lose(shown: Shown, fil
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
     assert "operators.group=H100" in shown.page.url
+
+
+@pytest.mark.parametrize("name", ["experts", "mixed"])
+def test_tables_of_a_narrow_page_need_no_scrolling_aside(shown: Shown, files: dict[str, Path], name: str) -> None:
+    shown.page.set_viewport_size({"width": 390, "height": 900})
+    try:
+        for view in ("overview", "memory", "operators"):
+            shown.open(files[name], view)
+            shown.page.wait_for_selector(DRAWN.get(view, "#view table"), state="attached")
+            assert shown.cut_off() == []
+        step = shown.page.locator('[aria-label^="Operators on"] tbody td').nth(2)
+        assert shown.evaluate("(cell) => getComputedStyle(cell, '::before').content", step.element_handle()) != "none"
+        assert shown.serious() == []
+    finally:
+        shown.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_words_of_plans_are_spelled_where_they_stand(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["experts"], "why")
+    words = shown.page.locator("#view dl.words")
+    assert {"tpov", "epov-wgrad", "off-o"} <= set(words.locator("dt").all_inner_texts())
+    assert words.locator("dt").count() == words.locator("dd").count()
+    shown.page.locator(".verdict .plan button").click()
+    told = shown.page.locator(".verdict .formula p").all_inner_texts()
+    assert any(line.startswith("ep64 expert parallel") and "64 ranks" in line for line in told)

@@ -29,3 +29,10 @@ def test_experts_exchange_over_the_link_they_leave_their_domain_by() -> None:
     exchanged = [row for row in group["messages"] if row["category"] == "ep"]
     assert exchanged
     assert {(row["ranks"], row["link"], row["collective"]) for row in exchanged} == {(64, 1, "all-to-all")}
+
+
+def test_an_operator_is_as_sure_as_the_share_of_the_peak_that_kernels_reach() -> None:
+    answer = source("dense")
+    (group,) = view_data(answer.plans[0], answer)["groups"]
+    said = next(one for one in answer.document["inputs"]["assumptions"] if one["name"] == "H100 kernels")
+    assert {row["basis"] for row in group["operators"]} == {said["basis"]} == {"fitted"}

@@ -79,7 +79,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, 
     if row.devices != devices:
         problems.append(
             Problem(
-                what=f"{row.identity()}, but the cluster has {devices} devices",
+                what=f"{row.identity()}, but the cluster has {devices} device{'s' if devices != 1 else ''}",
                 why="tp x cp x pp x dp must use every device",
                 fix=_device_fix(row, devices),
                 field="dp",

@@ -18,7 +18,7 @@ leaves out those that have None of every plan."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
     "packed.js", "steps.js", "pipeline.js", "strips.js", "drop.js", "treemap.js", "parallel.js",
-    "differing.js", "scatter.js", "boxes.js", "renewed.js",
+    "differing.js", "scatter.js", "boxes.js", "renewed.js", "tokens.js",
 )  # fmt: skip
 """Modules of `assets` that all views share, by the name they are imported by behind `page/`."""
 LIVE_MODULES = ("live.js",)

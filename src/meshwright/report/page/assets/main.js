@@ -27,6 +27,7 @@
 import { renewed } from "page/renewed.js";
 import { table } from "page/table.js";
 import { coded, dotted, html, svg } from "page/svg.js";
+import { spelledLine } from "page/tokens.js";
 import { gib, percent, seconds, significant, signedPercent, ofCapacity, usd, count } from "page/units.js";
 import { views } from "page/views.js";
 
@@ -311,6 +312,7 @@ function head(shell) {
   if (workload.seq_len) facts.push(["Sequence", workload.seq_len.toLocaleString("en-US")]);
   if (workload.global_batch) facts.push(["Batch", workload.global_batch.toLocaleString("en-US"), workload.tokens_per_step ? `${count(workload.tokens_per_step)} tokens` : null]);
   if (workload.dtype) facts.push(["Format", workload.dtype]);
+  facts.push(...tuned(model.tuning));
   const mark = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" },
     svg("path", { d: "M1 2h8v4H1zM7 10h8v4H7z", fill: "var(--task-F)" }), svg("path", { d: "M4 6h8v4H4z", fill: "var(--task-B)" }));
   return [
@@ -318,6 +320,13 @@ function head(shell) {
     html("div", { class: "facts" }, ...facts.map(([name, value, more]) => html("span", {}, `${name} `, html("b", value.length > MOST_OF_A_NAME ? { class: "long", title: value } : {}, value), more ? ` · ${more}` : ""))),
     html("div", { class: "tools" }, ...(shell.live ? shell.live.tools(shell) : []), themeButton(shell)),
   ];
+}
+
+// What is trained, where that is not all of the model.
+function tuned(tuning) {
+  if (!tuning) return [];
+  const { lora, frozen } = tuning;
+  return [...(lora ? [[lora.dora ? "DoRA" : "LoRA", `rank ${lora.rank}`, lora.base]] : []), ...(frozen.length ? [["Frozen", frozen.join(", ")]] : [])];
 }
 
 function planPicker(shell) {
@@ -338,7 +347,7 @@ function themeButton(shell) {
   } }, "◐");
 }
 
-const FIRST_REASONS = 4;
+const FIRST_REASONS = 5;
 const FITS = { yes: ["good", "fits"], tight: ["warn", "tight"], no: ["bad", "does not fit"] };
 
 function delta(now, before, less = true) {
@@ -394,12 +403,15 @@ function verdict(shell) {
   let shown = null;
   const tile = (key, name, value, more, badge, lead) => html("div", { class: lead ? "tile lead" : "tile" },
     html("div", { class: "name" }, name),
-    html("button", { type: "button", class: "value", "aria-label": `${name}: ${value}; how it is made`, onclick: () => {
-      shown = shown === key ? null : key;
-      told.hidden = shown === null;
-      told.replaceChildren(...formulas[key].map((line) => html("p", {}, line)));
-    } }, value),
+    html("button", { type: "button", class: "value", "aria-label": `${name}: ${value}; how it is made`, onclick: () => tell(key) }, value),
     html("div", { class: "more" }, more, badge ? [" ", badge] : null));
+  const words = spelledLine(entry.title);
+  if (words.length) formulas.plan = words.map(([word, text]) => [html("code", {}, word), ` ${text}`]);
+  const tell = (key) => {
+    shown = shown === key ? null : key;
+    told.hidden = shown === null;
+    told.replaceChildren(...formulas[key].map((line) => html("p", {}, line)));
+  };
   const tiles = [
     tile("step", "Step", seconds(now.step_time_s), `${significant(now.step_time_low_s)} to ${seconds(now.step_time_high_s)}`, delta(now.step_time_s, before?.step_time_s), true),
     now.tokens_per_s_per_device ? tile("rate", "Tokens/s per GPU", significant(now.tokens_per_s_per_device), "", delta(now.tokens_per_s_per_device, before?.tokens_per_s_per_device, false)) : null,
@@ -416,7 +428,9 @@ function verdict(shell) {
     if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, coded(line))))));
     if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because} `, tied));
   } else lines.push(html("p", { class: "because" }, entry.identities.join("; ")));
-  return [html("div", { class: "named" }, html("p", { class: "plan" }, ...dotted(entry.title)), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
+  const named = words.length ? html("button", { type: "button", class: "value", title: "What each word of the plan says", onclick: () => tell("plan") }, ...dotted(entry.title)) : dotted(entry.title);
+  const files = shell.views.some(({ name }) => name === "export") ? html("button", { type: "button", class: "button", title: "The files that start a framework with this plan", onclick: () => shell.open("export") }, "Launch files") : null;
+  return [html("div", { class: "named" }, html("p", { class: "plan" }, named), html("div", { class: "tools" }, files, planPicker(shell))), html("div", { class: "tiles" }, ...tiles), told, ...lines,
     ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, "warning: ", coded(text)))];
 }
 

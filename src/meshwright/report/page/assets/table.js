@@ -4,13 +4,14 @@ import { sentence } from "page/units.js";
 // A table behind a picture: sorted by a click on a head, folded where `folded` is not false.
 //
 // columns: [{ name, key, show?, number? }]; rows: objects by key. `show` makes the text of a cell of its value and row;
-// `pick(row)` is done by a click on the name of a row, where `can(row)`.
+// `pick(row)` is done by a click on the name of a row, where `can(row)`. Where there is no room for its columns, a row is its name
+// above its other cells, each behind the name of its column.
 export function table(root, columns, rows, { title = "Table", folded = true, pick = null, can = () => true } = {}) {
   const state = { key: null, down: true };
   const body = html("tbody");
   const heads = columns.map((column) => {
     const button = html("button", { type: "button", class: "sort", onclick: () => sort(column) }, sentence(column.name));
-    return html("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": "none" }, button);
+    return html("th", { scope: "col", role: "columnheader", class: column.number ? "number" : null, "aria-sort": "none" }, button);
   });
 
   function sort(column) {
@@ -38,16 +39,22 @@ export function table(root, columns, rows, { title = "Table", folded = true, pic
         const shown = column.show ? column.show(row[column.key], row) : (row[column.key] ?? "–");
         const inner = at === 0 && pick && can(row) ? html("button", { type: "button", class: "pick", onclick: () => pick(row) }, shown) : shown;
         return at === 0
-          ? html("th", { scope: "row" }, inner)
-          : html("td", { class: column.number ? "number" : null }, inner);
+          ? html("th", { scope: "row", role: "rowheader" }, inner)
+          : html("td", { role: "cell", class: column.number ? "number" : null, "data-of": sentence(column.name) }, inner);
       });
-      return html("tr", { "aria-current": row.current ? "true" : null }, ...cells);
+      return html("tr", { role: "row", "aria-current": row.current ? "true" : null }, ...cells);
     }));
   }
 
   fill();
-  const whole = html("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": title },
-    html("table", {}, html("caption", { class: "unseen" }, title), html("thead", {}, html("tr", {}, ...heads)), body));
+  const whole = html("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": title }, tableOf(title, heads, body, columns.length));
   root.append(folded ? html("details", { class: "behind" }, html("summary", {}, title), whole) : whole);
   return whole;
+}
+
+// The element of a table. Browsers forget what the parts of one are that is not laid out as one: roles say it.
+export function tableOf(title, heads, body, columns) {
+  body.setAttribute("role", "rowgroup");
+  return html("table", { role: "table", class: columns > 7 ? "wide" : columns > 3 ? "broad" : null }, html("caption", { class: "unseen" }, title),
+    html("thead", { role: "rowgroup" }, html("tr", { role: "row" }, ...heads)), body);
 }

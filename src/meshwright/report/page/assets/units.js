@@ -35,7 +35,7 @@ export function bytes(size) {
 
 export function percent(share) {
   const value = 100 * share;
-  if (Math.abs(value) >= 9.95 || value === 0) return `${value.toFixed(0)}%`;
+  if (Math.abs(value) >= 9.95 || value === 0) return `${WHOLE.format(value)}%`;
   return Math.abs(value) >= 0.05 ? `${value.toFixed(1)}%` : "under 0.1%";
 }
 

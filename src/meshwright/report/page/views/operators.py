@@ -113,6 +113,9 @@ def _group(group: NodeGroup, stages: Sequence[StageOperators], step_s: float) ->
 
 
 def _basis(group: NodeGroup, figure: str) -> Basis:
-    """The weaker of the device's figure and of the share that kernels reach of it."""
+    """How well the share that kernels reach of a figure is known: it was found against the figure of a data sheet, so
+    that a figure counts by itself only where it is less sure than that."""
     device = group.device
-    return max((device.efficiency.basis, device.basis_of(figure).basis), key=BASIS_ORDER.index)
+    own = device.basis_of(figure).basis
+    unsure = BASIS_ORDER.index(own) > BASIS_ORDER.index("datasheet")
+    return own if unsure else device.efficiency.basis

@@ -2,6 +2,7 @@ import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
 import { explains } from "page/card.js";
 import { changesShown } from "page/differing.js";
 import { dotted, html, roomOf, svg } from "page/svg.js";
+import { tableOf } from "page/table.js";
 import { kindsLegend, pipelineFigure } from "page/views/timeline.js";
 import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
 
@@ -101,11 +102,12 @@ function summary(found, page) {
   ];
   const names = [...new Set(found.flatMap((one) => Object.keys(one.settings)))];
   const differing = names.filter((name) => new Set(found.map((one) => one.settings[name] ?? "–")).size > 1);
-  const head = html("tr", {}, html("th", { scope: "col" }, ""), ...found.map((one, at) => html("th", { scope: "col" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, ...dotted(one.title)))));
+  const heads = [html("th", { scope: "col", role: "columnheader" }, html("span", { class: "unseen" }, "Setting")), ...found.map((one, at) => html("th", { scope: "col", role: "columnheader" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, ...dotted(one.title))))];
   const training = new Set(found.flatMap((one) => one.training));
   const lines = [...rows.map((row) => [row.name, found.map(row.show)]), ...differing.map((name) => [[name, " ", effect(training.has(name))], found.map((one) => one.settings[name] ?? "–")])];
-  return html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": "Plans beside each other" }, html("table", {}, html("caption", { class: "unseen" }, "Plans beside each other"), html("thead", {}, head),
-    html("tbody", {}, ...lines.map(([name, cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)))))));
+  const rowOf = ([name, cells]) => html("tr", { role: "row" }, html("th", { scope: "row", role: "rowheader" }, name), ...cells.map((cell, at) => html("td", { role: "cell", "data-of": letter(at) }, cell)));
+  const body = html("tbody", {}, ...lines.map(rowOf));
+  return html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": "Plans beside each other" }, tableOf("Plans beside each other", heads, body, found.length + 1));
 }
 
 // Whether a setting that differs decides what is trained, or only how it is executed.

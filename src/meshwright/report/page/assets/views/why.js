@@ -1,5 +1,6 @@
 import { explains } from "page/card.js";
-import { html, svg } from "page/svg.js";
+import { dotted, html, svg } from "page/svg.js";
+import { wordsOf } from "page/tokens.js";
 import { gib, percent, seconds, signedPercent } from "page/units.js";
 
 const TONE = { fits: "good", tight: "warn", no: "bad", "not legal": "muted" };
@@ -13,12 +14,18 @@ export const view = {
   draw(root, data, page) {
     const grid = html("div", { class: "grid" });
     root.append(steps("The ladder", data.ladder, page), grid, ...data.notes.map((line) => html("p", { class: "muted" }, line)));
-    grid.append(steps("One change away", data.neighbours, page), tornado(data, page));
+    grid.append(steps("One change away", data.neighbours, page), html("div", {}, tornado(data, page), words([...data.ladder, ...data.neighbours])));
   },
 };
 
 // A change breaks before what follows from it, in brackets, not inside a setting.
 const arrows = (text) => text.split(/ (?=\()/).map((part, at) => [at ? " " : "", html("span", { class: "whole" }, part.replaceAll(" -> ", " → "))]);
+
+// What the words of the changes say, once for both lists.
+function words(found) {
+  const said = wordsOf(found.map((one) => one.change));
+  return said.length ? html("section", {}, html("h2", {}, "Words of these lines"), html("dl", { class: "words" }, ...said.map(([word, text]) => [html("dt", {}, html("code", {}, word)), html("dd", {}, text)]))) : "";
+}
 
 // A change of the stages on one group, or of all stages, as a what-if takes it: `H100: tp 1 -> 2`.
 export function settingOf(change) {
@@ -49,7 +56,7 @@ function steps(title, found, page) {
   if (!found.length) return root.append(html("p", { class: "muted" }, "No plan is one change away from this one.")), root;
   page.table(root, [
     { name: "Change", key: "change" }, { name: "Step", key: "step_time_s", number: true, show: seconds },
-    { name: "Memory", key: "peak_memory_bytes", number: true, show: (value) => (value === null ? "–" : gib(value)) }, { name: "Outcome", key: "text" }, { name: "Plan", key: "name" },
+    { name: "Memory", key: "peak_memory_bytes", number: true, show: (value) => (value === null ? "–" : gib(value)) }, { name: "Outcome", key: "text" }, { name: "Plan", key: "name", show: (name) => (name ? dotted(name) : "–") },
   ], found, { title: `${title} as a table` });
   return root;
 }
