@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear, Vector
+from meshwright.specs.operators import Linear, Op, Vector
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
 from tests.strategies.columns import columns
@@ -33,13 +33,8 @@ def tensor_bytes(
     own = columns(tp=row.tp, sp=row.sp, mbs=row.mbs, seq_len=seq_len, tensor=row.tensor)
     strategy = TENSORS[row.tensor]
     sizes = {name: int(group[1][0]) for name, group in strategy.groups(own).items()}
-    works = [
-        edge_work(spec, "embedding"),
-        *(layer_work(layer, spec.hidden, "flash") for layer in spec.layers()),
-        edge_work(spec, "head"),
-    ]
     sent = 0.0
-    for op in (op for work in works for op in work.ops):
+    for op in _operators(spec):
         if isinstance(op, Linear):
             calls = strategy.linear(op, own, element_bytes).calls
         else:
@@ -50,3 +45,26 @@ def tensor_bytes(
                 payload = float(np.broadcast_to(np.asarray(call.payload_bytes), (1,))[0])
                 sent += payload * (1.0 if call.kind == "send" else SENT.get(call.kind, 1.0) * (ranks - 1) / ranks)
     return sent
+
+
+def copies_bytes(spec: ModelSpec, row: PlanRow, element_bytes: float) -> float:
+    """Bytes out of one rank for sums of gradients of what several tensor ranks hold alike.
+
+    Args:
+        spec: of the model.
+        row: the plan.
+        element_bytes: of gradients.
+    """
+    own, strategy = columns(tp=row.tp, sp=row.sp, mbs=row.mbs, tensor=row.tensor), TENSORS[row.tensor]
+    linear = [strategy.linear(op, own, element_bytes) for op in _operators(spec) if isinstance(op, Linear)]
+    alike = sum(float(np.broadcast_to(np.asarray(one.replicated), (1,))[0]) for one in linear)
+    return SENT["all_reduce"] * (row.tp - 1) / row.tp * alike * element_bytes
+
+
+def _operators(spec: ModelSpec) -> list[Op]:
+    works = [
+        edge_work(spec, "embedding"),
+        *(layer_work(layer, spec.hidden, "flash") for layer in spec.layers()),
+        edge_work(spec, "head"),
+    ]
+    return [op for work in works for op in work.ops]

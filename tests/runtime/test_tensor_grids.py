@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.model_grid import model_grid
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.step_collectives import step_collectives
 from meshwright.runtime.training.run import Training
@@ -24,9 +26,10 @@ from meshwright.strategies import TENSORS
 from meshwright.zoo.blocks import Blocked
 from meshwright.zoo.splits import block_split
 from meshwright.zoo.tiny import TINY
-from tests.runtime.priced_collectives import tensor_bytes
+from tests.runtime.priced_collectives import copies_bytes, tensor_bytes
 
 M, K, N = 64, 64, 256
+HEAD = 32
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,24 @@ def training(plan: str, model: str = "llama-tiny", seq_len: int = 16) -> Trainin
     )
 
 
+def wide(kv_heads: int) -> ModelSpec:
+    """A layer beside whose activations sums of a few numbers a token are small."""
+    attention = Attention(heads=8, kv_heads=kv_heads, head_dim=HEAD)
+    layer = LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=512, gated=True))
+    return replace(TINY["llama-tiny"], hidden=256, vocab=512, runs=(LayerRun(layers=(layer,), repeats=1),))
+
+
+def ring_sum_bytes(ranks: int, size_bytes: float) -> float:
+    """Out of one of the ranks that sum a value."""
+    return 2 * (ranks - 1) / ranks * size_bytes
+
+
 def _one_layer(model: str) -> ModelSpec:
     spec = TINY[model]
     return replace(spec, runs=(replace(spec.runs[0], repeats=1),))
 
 
-@pytest.mark.parametrize("plan", ["tp2d2.dp1.mbs2", "tp25d2x2.dp1.mbs4", "tp3d2.dp1.mbs4"])
+@pytest.mark.parametrize("plan", ["tp2d2.dp1.mbs2", "tp2d2.dp2.mbs2", "tp25d2x2.dp1.mbs4", "tp3d2.dp1.mbs4"])
 def test_a_step_sends_what_is_priced(plan: str) -> None:
     one = training(plan, seq_len=128)
     assert one.spec is not None
@@ -102,23 +117,39 @@ def test_sequence_parallelism_gathers_and_scatters_as_priced(
 ) -> None:
     """Embedding, attention, MLP and head; sums of a few numbers a token, and of gradients of whole vectors, are beside.
 
-    Ranks that hold the same heads of keys and values sum the gradients of these, which are not priced.
+    Ranks that hold the same heads of keys and values sum the gradients of these.
     """
-    one, width = training(plan, seq_len=128), 32
-    attention = Attention(heads=8, kv_heads=kv_heads, head_dim=width)
-    layer = LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=512, gated=True))
-    assert one.spec is not None
-    spec = replace(one.spec, hidden=256, vocab=512, runs=(LayerRun(layers=(layer,), repeats=1),))
+    one = training(plan, seq_len=128)
+    spec = wide(kv_heads)
     compiled: Any = (one := replace(one, spec=spec)).step(jax.devices()).lower(one.initial(), one.batch(0))
     found = step_collectives(compiled.runtime)
-    copies = one.row.tp // kv_heads
-    of_keys = 2 * (copies - 1) / copies * 2 * spec.hidden * width * 4.0
-    for program, phase, most, beside in (("F0", "forward", forward, 0.0), ("B0", "backward", backward, of_keys)):
-        priced = tensor_bytes(spec, one.row, one.seq_len, phase, 4.0)
-        assert found[program].sent_bytes == pytest.approx(priced + beside, rel=0.01)
+    copies = {"forward": 0.0, "backward": copies_bytes(spec, one.row, 4.0)}
+    assert copies["backward"] == pytest.approx(ring_sum_bytes(one.row.tp // kv_heads, 2 * spec.hidden * HEAD * 4.0))
+    for program, phase, most in (("F0", "forward", forward), ("B0", "backward", backward)):
+        priced = tensor_bytes(spec, one.row, one.seq_len, phase, 4.0) + copies[phase]
+        assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
         assert {kind: found[program].count[kind] for kind in most if kind != "all-reduce"} == {
             kind: count for kind, count in most.items() if kind != "all-reduce"
         }
+
+
+@pytest.mark.parametrize("plan", ["tp4.dp2.mbs2", "tp2.nosp.dp4.mbs2", "tp2d2.dp2.mbs2"])
+def test_data_ranks_send_their_sums_once_beside_what_tensor_ranks_send(plan: str) -> None:
+    """Of two micro-batches."""
+    one = training(plan, seq_len=128)
+    one = replace(one, spec=wide(kv_heads=4), row=replace(one.row, gbs=2 * one.row.gbs))
+    compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
+    found, grid = step_collectives(compiled.runtime), model_grid(one.row, one.plain_model(), one.seq_len)
+    assert one.spec is not None
+    assert grid is not None
+    for programs, phase in ((("F0",), "forward"), (("B0", "B0+"), "backward")):
+        priced = 2 * tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)
+        assert sum(found[name].sent_bytes for name in programs) == pytest.approx(priced, rel=0.01)
+    held = 0.0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(one.initial()["weights"]):
+        axes = block_split(grid, jax.tree_util.keystr(path, simple=True, separator="."))
+        held += leaf.nbytes / prod(grid.size(names) for names in axes.values())
+    assert found["gradients0"].sent_bytes == pytest.approx(ring_sum_bytes(one.row.dp, held))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +161,8 @@ def test_sequence_parallelism_gathers_and_scatters_as_priced(
         ("tp3d2.dp1.mbs4.rc-sel", "llama-tiny"),
         ("tp4.dp1.mbs2.gbs8.rc-sel", "gpt-tiny"),
         ("tp4.dp1.mbs2.gbs8.rc-full", "llama-tiny"),
-        ("tp4.nosp.dp1.mbs2.gbs8", "llama-tiny"),
+        ("tp4.nosp.dp2.z2.mbs1.gbs8", "llama-tiny"),
+        ("tp2.dp4.z3.mbs1.gbs4", "gpt-tiny"),
     ],
 )
 def test_steps_equal_one_device(plan: str, model: str) -> None:

@@ -135,3 +135,11 @@ def test_overlap_says_what_of_the_backward_stays_exposed(overlap: str, exposed: 
     assert heads == {exposed}
     forward = {float(np.asarray(call.head_share)[0]) for call in qkv.calls if call.phase == "forward"}
     assert forward == {0.125 if overlap == "ring" else 1.0}
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(4, 1), (8, 1), (16, 2), (64, 8)])
+def test_copies_of_key_value_heads_are_summed(tp: int, copies: int) -> None:
+    """8 heads of keys and values, 128 wide: a rank's part is summed over those that hold the same."""
+    local = shard_linear(linears(layer("llama-3-70b"))["qkv"], columns(tp=tp), 2.0)
+    over_all = 2 * (tp - 1) / tp * float(np.asarray(local.replicated)[0])
+    assert over_all == pytest.approx(2 * (copies - 1) / copies * 8192 * 2 * 128)

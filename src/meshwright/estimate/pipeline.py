@@ -210,7 +210,9 @@ class _Spread:
         """Exchanges hidden behind the other pass, of micro-batches whose passes find no partner."""
         if not self.costs.hidden_s.any():
             return np.zeros((self.plans, self.workers))
-        unpaired = self.schedule.unpaired(self.workers, self.micro_batches, self.stages) or 0
+        unpaired = self.schedule.unpaired(self.workers, self.micro_batches, self.stages)
+        if unpaired is None:
+            unpaired = self.micro_batches * self.chunks
         return self.cells(self.costs.hidden_s).sum(axis=2) * unpaired / self.chunks
 
     def uneven_delay_s(self) -> Float[np.ndarray, "plans"]:

@@ -19,9 +19,6 @@ from meshwright.zoo.model import Model
 def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     """The grid of a stage's devices, with blocks where the model writes what its tensor ranks send.
 
-    Beside data ranks it does not: they add the gradients of all micro-batches to send sums once a step, which a part
-    that is written for ranks of both kinds would send for each.
-
     Args:
         row: the plan.
         model: the model as one device has it.
@@ -31,7 +28,7 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     if grid is None or grid.blocks is not None or row.tp == 1 or not isinstance(model, Decoder):
         return grid
     layers = [layer for layer in model.spec.kinds() if _is_dense(layer, row.tp)]
-    whole = (row.dp, row.cp, row.ep, row.etp) == (1, (), 1, 1) and schedule_named(row.schedule).sections() == 1
+    whole = (row.cp, row.ep, row.etp) == ((), 1, 1) and schedule_named(row.schedule).sections() == 1
     if not whole or len(layers) < len(model.spec.kinds()) or model.spec.vocab % row.tp or (row.sp and seq_len % row.tp):
         return grid
     keys = gcd(row.tp, *(layer.attention.kv_heads for layer in layers if isinstance(layer.attention, Attention)))

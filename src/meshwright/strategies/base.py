@@ -70,8 +70,8 @@ class LocalGemm:
     parameters: Column
     expert: bool
     replicated: Column = 0.0
-    """Share of the parameters that is whole on every tensor rank, each with the gradient of its own tokens, to be
-    summed."""
+    """Share of the parameters that is whole on every tensor rank, each with a gradient of its own, of its tokens or
+    its heads, to be summed."""
     fetched: Column = 0.0
     """Weights of other ranks that are here while it computes."""
     calls: tuple[Call, ...] = ()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear, Vector
+from meshwright.specs.operators import Linear, Units, Vector
 from meshwright.strategies.base import Call, DegreeRule, Group, Kind, LocalGemm, Phase, TensorStrategy
 from meshwright.strategies.columns import HiddenShares, StrategyColumns, full_width, local_width
 
@@ -109,6 +109,7 @@ def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) 
             groups=1.0,
             parameters=whole_in * local_out + bias * local_out / full_width(op.outputs),
             expert=False,
+            replicated=(whole_in + bias / full_width(op.outputs)) * _shared_width(op.outputs, columns.tp),
             calls=_column_calls(op, columns, activation_bytes) if op.gather else (),
         )
     local_in, whole_out = local_width(op.inputs, columns.tp), full_width(op.outputs)
@@ -121,6 +122,18 @@ def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) 
         expert=False,
         calls=_row_calls(op.reduce, columns, activation_bytes) if op.reduce else (),
     )
+
+
+def _shared_width(parts: Units, tp: Int[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
+    """Width of what several ranks hold alike, as heads of keys and values are where there are more ranks.
+
+    Of c holders among t ranks it counts (1 - 1/c) / (1 - 1/t), so that a sum over all t sends as much as one over c.
+    """
+    width = np.zeros(len(tp))
+    for units, unit_width in parts:
+        copies = np.maximum(tp / units, 1.0)
+        width = width + unit_width * (1.0 - 1.0 / copies) / np.where(tp > 1, 1.0 - 1.0 / tp, 1.0)
+    return width
 
 
 def _column_calls(op: Linear, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:

@@ -173,9 +173,9 @@ class Blocked(WholeTensors):
         return w
 
     def _own(self, value: jax.Array) -> jax.Array:
-        """A value that ranks along some axes hold alike, as one of each rank: its gradient is summed here, once."""
+        """A value that tensor ranks along some axes hold alike, as one of each: its gradient is summed here, once."""
         varying = jax.typeof(value).manual_axis_type.varying
-        alike = tuple(axis for axis in (*self.grid.data, *self.grid.tensor) if axis not in varying)
+        alike = tuple(axis for axis in self.grid.tensor if axis not in varying)
         return jax.lax.pcast(value, alike, to="varying") if alike else value
 
 

@@ -1,13 +1,17 @@
-"""Parts of a decoder on a tensor grid: each a `shard_map` in which ranks work on their blocks of weights and tokens."""
+"""Parts of a decoder on a tensor grid: each a `shard_map` in which ranks work on their blocks of weights and tokens.
+
+It stands inside of another over the data ranks, which share nothing in it: a step whose data ranks run by themselves
+takes what is inside, and its gradients are sums of one data rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.strategies.blocks import Names, TensorBlocks
@@ -78,13 +82,49 @@ class OnBlocks:
             axes = block_split(self.grid, f"{owner}.{jax.tree_util.keystr(path, simple=True, separator='.')}")
             return PartitionSpec(*(axes.get(at) for at in range(max(axes, default=-1) + 1)))
 
-        specs = jax.tree_util.tree_map_with_path(placed, weights)
-        return jax.shard_map(
-            lambda *values: part(*values, held), mesh=self.grid.mesh, in_specs=(specs, *given), out_specs=made
-        )
+        specs = (jax.tree_util.tree_map_with_path(placed, weights), *given)
+        return on_ranks(self.grid, lambda *values: part(*values, held), specs, made)
 
     def _rows(self, samples: Names, length: Names = ()) -> PartitionSpec:
         """How ranks share samples, and the tokens of each."""
         axes = (*self.grid.data, *self.grid.block_axes(samples))
         within = self.grid.block_axes(length)
         return PartitionSpec(axes or None, within) if within else PartitionSpec(axes or None)
+
+
+def on_ranks(
+    grid: DeviceGrid, part: Callable[..., jax.Array], given: tuple[Any, ...], made: PartitionSpec
+) -> Callable[..., jax.Array]:
+    """A function of what each rank holds, of what all of them hold; its data ranks outside, all others inside.
+
+    Args:
+        grid: the grid of the devices.
+        part: the function.
+        given: splits of its operands.
+        made: the split of its result, samples first.
+    """
+    inner = {name for name, _ in grid.sizes if name not in grid.data}
+    mesh = grid.mesh.update_axis_types(dict.fromkeys(grid.data, AxisType.Manual))
+    found = jax.shard_map(
+        part, mesh=mesh, in_specs=_along(given, inner), out_specs=_along(made, inner), axis_names=inner
+    )
+    if grid.size(grid.data) == 1:
+        return found
+    return jax.shard_map(
+        found,
+        mesh=grid.mesh,
+        in_specs=_along(given, grid.data),
+        out_specs=_along(made, grid.data),
+        axis_names={*grid.data},
+        check_vma=False,
+    )
+
+
+def _along(splits: Any, axes: Collection[str]) -> Any:
+    """Splits as some axes of a grid make them."""
+
+    def along(spec: PartitionSpec) -> PartitionSpec:
+        named = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
+        return PartitionSpec(*(tuple(name for name in names if name in axes) or None for names in named))
+
+    return jax.tree.map(along, splits, is_leaf=lambda value: isinstance(value, PartitionSpec))

@@ -179,8 +179,6 @@ def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:
     if not isinstance(sharding, GridSharding):
         raise NotShared("weights are split operator by operator")
     grid, data = sharding.split.grid, sharding.data
-    if grid.blocks is not None:
-        raise NotShared("tensor ranks share samples")
     if grid.tokens:
         raise NotShared("tokens of a sample are split over context ranks")
     if {*grid.expert, *grid.expert_tensor} & set(grid.data):

@@ -66,13 +66,13 @@ class RankLayout:
         return self._placed(var.aval, self.ranks.operands[operand])
 
     def carried(self, var: core.Var) -> PlacedValue:
-        """How a carried value is held: as the loss of a rank makes it."""
-        return self._placed(var.aval, self.ranks.carried[var])
+        """How a carried value is held: as the loss of a rank makes it, of which its devices may have parts."""
+        return self._in_parts(var, self.ranks.carried[var])
 
     def cotangent(self, var: core.Var) -> PlacedValue:
         """Cotangent of a value: split by samples if the value is, else a partial sum on each rank."""
         placement = self.ranks.carried[var]
-        return self._placed(var.aval, placement if placement >= 0 else SUM)
+        return self._in_parts(var, placement if placement >= 0 else SUM)
 
     def result(self, place: int) -> PlacedValue:
         """How a result is held: as the loss of a rank makes it."""
@@ -109,6 +109,10 @@ class RankLayout:
             )
         whole = jax.ShapeDtypeStruct((self.ranks.ranks, *aval.shape), aval.dtype)
         return PlacedValue(aval=whole, spec=PartitionSpec(self.axes), placement=OWN)
+
+    def _in_parts(self, var: core.Var, placement: Placement) -> PlacedValue:
+        held = self._placed(var.aval, placement)
+        return held if placement else replace(held, spec=self._spec(ValueRole.SAMPLES, var))
 
     def _spec(self, role: ValueRole, var: core.Var) -> PartitionSpec:
         return self.sharding.spec(role, var, self.mesh.size)

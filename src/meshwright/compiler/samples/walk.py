@@ -40,6 +40,7 @@ from meshwright.compiler.samples.placements import (
     sample_placements,
 )
 from meshwright.compiler.samples.positions import own_rows
+from meshwright.compiler.samples.rank_maps import MAP, of_one_rank
 from meshwright.compiler.samples.sorting import by_order, in_batch_order, sorts
 from meshwright.compiler.samples.values import RankValue, part_shape
 
@@ -130,6 +131,8 @@ class Walk:
         given = [self.total(value) for value in given]
         if name == "gather" and (found := self._rows_of_own(program, eqn, given)) is not None:
             return [found]
+        if name == MAP:
+            return of_one_rank(self, self.axes, eqn, given)
         own = [value.placement for value in given]
         if name == KERNEL:
             wanted, made, part = kernel_placements(eqn, own, self.ranks)
