@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, Problem
 from meshwright.service.example import ASKED, example_page
-from meshwright.service.waiting import question_page, waiting_page
+from meshwright.service.waiting import DRAWN_WITHIN_S, question_page, waiting_page
 
 if TYPE_CHECKING:
     import uvicorn
@@ -50,10 +50,13 @@ def serve_page(request: WebRequest, tell: Callable[[str], None], note: Callable[
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
     shown = example_page() if request.example else question_page(_question(asked))
     with ExitStack() as open_until_the_end:
-        with waiting_page(listener, key, shown):
+        with waiting_page(listener, key, shown) as drawn:
             if not request.no_browser:
                 file = open_until_the_end.enter_context(redirect_file(url))
-                webbrowser.open(file.as_uri())
+                opened = webbrowser.open(file.as_uri())
+                if opened and request.example:
+                    # The answer is there: what loads and plans behind it would take processors from its drawing.
+                    drawn.wait(DRAWN_WITHIN_S)
             server = _server(asked, key, note)
         tell(url)
         server.run(sockets=[listener])

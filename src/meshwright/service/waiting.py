@@ -15,6 +15,8 @@ OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 """What a request to the page may call this machine."""
 TOLD_WITHIN_S = 1.0
 """How long a page that waits is given to ask once more, where there is no answer."""
+DRAWN_WITHIN_S = 1.5
+"""How long a browser is left the processors to draw what it is shown."""
 NOT_YET = 202
 """A browser does not complain of it, and the page asks again."""
 MOST_ASKED = 1 << 20
@@ -57,13 +59,16 @@ def question_page(question: str) -> str:
 
 
 @contextmanager
-def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None]:
+def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[Event]:
     """Answer browsers on a socket while the body works out what is to be shown; the socket stays open.
 
     Args:
         listener: bound, listening.
         key: the path that the page lies below.
         shown: the page, in HTML. What it asks meanwhile is answered with `NOT_YET`, to be asked again.
+
+    Yields:
+        What is set once the page has been drawn, and asks for more.
     """
     state = _State(key, shown)
     server = ThreadingHTTPServer(listener.getsockname()[:2], _handler(state), bind_and_activate=False)
@@ -73,7 +78,7 @@ def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield
+        yield state.drawn
     except MeshwrightError as error:
         state.problem = error.render()
         if state.asked.is_set():
@@ -87,7 +92,7 @@ def waiting_page(listener: socket.socket, key: str, shown: str) -> Iterator[None
 class _State:
     def __init__(self, key: str, text: str) -> None:
         self.key, self.text, self.problem = key, text, ""
-        self.asked, self.shown_problem = Event(), Event()
+        self.asked, self.drawn, self.shown_problem = Event(), Event(), Event()
 
 
 def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
@@ -119,6 +124,7 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
             if not known or self.headers.get("host", "").rsplit(":", 1)[0] not in OWN_NAMES:
                 self.send_error(404)
                 return
+            state.drawn.set()
             self.send_response(NOT_YET)
             self.send_header("Content-Length", "0")
             self.end_headers()
