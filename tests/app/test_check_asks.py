@@ -336,6 +336,9 @@ def test_what_a_training_is_started_with_is_its_own_unknown(tmp_path: Path) -> N
     path.write_text(f'accelerate launch train.py "$@"\n{later}')
     with pytest.raises(ValueError, match=r"it starts train\.py, .*whose own options or files say the plan"):
         check(path, cluster="8xH100", search=False, source_format="megatron")
+    path.write_text(f"torchrun train.py --data x\n--swiglu\n{later}")
+    with pytest.raises(ValueError, match=r"--swiglu and what follows it at run\.sh:2 belong to no program"):
+        check(path, cluster="8xH100", search=False, source_format="megatron")
     path.write_text(f"torchrun train.py $(cat words.txt)\n{later}")
     with pytest.raises(ValueError, match=r"what train\.py is started with is not known: \$\(cat words\.txt\)"):
         check(path, cluster="8xH100", search=False, source_format="megatron")

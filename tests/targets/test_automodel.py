@@ -311,3 +311,8 @@ def test_experts_over_more_ranks_than_usual_are_read_for_as_many_devices(tmp_pat
 def test_a_key_that_ends_in_one_of_its_names_is_not_its_own() -> None:
     assert target_of_file("recipe.yaml", RECIPE) == "automodel"
     assert target_of_file("train.yaml", "train:\n  max_step_scheduler: 1000\n  n_layer: 18\n") is None
+
+
+def test_weights_packed_in_4_bits_are_not_cut_over_tensor_ranks() -> None:
+    refused = TARGETS["automodel"].refused(tuned("tp2.dp4.fsdp.mbs2", "r=8,base=nf4", "llama-3.1-8b"))
+    assert [problem.field for problem in refused] == ["tp"]

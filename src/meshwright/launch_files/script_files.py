@@ -93,7 +93,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
             *_of_a_copy(target, found),
             *found.notes,
             *(options.notes() if target.overrides is None else ()),
-            *_assumed(script),
+            *script.notes(),
         ),
     )
 
@@ -327,12 +327,6 @@ def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
 
 _ENGINES_ALONE = ("accelerate", "deepspeed")
 """Targets whose files say the engine: the trainer's own file, where it has one, says the rest."""
-
-
-def _assumed(script: Script) -> Iterator[str]:
-    names = [f"{name} ({place})" for name, place in script.assumed.items() if not name.isdigit() and name != "@"]
-    if names:
-        yield f"environment variables taken as unset: {', '.join(names[:12])}; set one with --env NAME=VALUE"
 
 
 def _files(

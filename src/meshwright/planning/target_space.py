@@ -81,10 +81,12 @@ def restricted(
     plain, refused = _plain_plan(target)
     narrowed = _Narrowed(target, plain, dict(space.pins))
     narrowed.stages(refused)
-    if target.has_room_for_twice(plain):
-        narrowed.degrees()
-        narrowed.expert_ways()
-        narrowed.contexts()
+    alone = plain if target.has_room_for_twice(plain) else replace(plain, dp=1, sharding="z0")
+    if target.has_room_for_twice(alone):  # two devices have two copies, or two ranks of another kind
+        beside = replace(narrowed, plain=alone)
+        beside.degrees()
+        beside.expert_ways()
+        beside.contexts()
     if plain.pp > 1:
         narrowed.uneven_stages()
         narrowed.chunks()

@@ -68,3 +68,14 @@ def test_what_decides_between_branches_is_named() -> None:
     asked = chosen(text, "")
     assert isinstance(asked, Problem)
     assert asked.why.endswith("which of them runs depends on SIZE")
+
+
+def test_options_behind_a_line_that_does_not_go_on_are_told() -> None:
+    """Bash takes them for a command, which it does not find, and the training runs without them."""
+    script = read_script("torchrun pretrain_gpt.py --bf16\n  --tensor-model-parallel-size 8 --seed 1\n", name="run.sh")
+    told = [note for note in script.notes() if "belong to no program" in note]
+    assert told == [
+        "--tensor-model-parallel-size and what follows it at run.sh:2 belong to no program: the line before does not "
+        "end in \\"
+    ]
+    assert not [*read_script("--bf16\n--seed 1\n").torn_options()]  # a text of options alone

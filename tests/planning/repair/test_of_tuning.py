@@ -58,6 +58,7 @@ def test_adapters_are_said_as_the_command_line_reads_them() -> None:
         ("llama-3.1-70b", "r=16", "1xA100-80", "--lora r=16,base=nf4"),
         ("llama-3.1-70b", "r=16", "1xRTX4090", "--lora r=16,base=nf4 --gpus"),
         ("llama-3.1-8b", "r=16", "1xRTX3060", "--lora r=16,base=nf4 --loss-tiles"),
+        ("qwen3-32b", "r=16", "2xRTX4090", "--lora r=16,base=nf4"),
     ],
 )
 def test_what_does_not_fit_is_answered_with_adapters_that_do(
@@ -68,6 +69,24 @@ def test_what_does_not_fit_is_answered_with_adapters_that_do(
     options = [one.option for one in caught.value.repairs]
     assert any(option.startswith(repair) for option in options), options
     assert all(one.changes_training for one in caught.value.repairs if "--lora" in one.option)
+
+
+def test_products_in_8_bits_that_no_trainer_has_beside_adapters_are_repaired_in_16_bits() -> None:
+    """Sixteen GPUs were the answer, where two hold it and nobody runs it on either."""
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("gemma-3-12b", gpus="1xRTX5090", lora="r=16", dtype="mxfp8")
+    repairs = caught.value.repairs
+    assert any(one.option.startswith("--dtype bf16 --loss-tiles") for one in repairs)
+    assert all(one.run_by for one in repairs)
+    assert {one.devices for one in repairs} == {1}
+
+
+def test_weights_in_4_bits_that_one_of_two_gpus_cannot_hold_are_answered_with_what_a_trainer_runs() -> None:
+    """Two tensor ranks fit, no trainer makes them of packed weights, and nothing else was looked for."""
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("qwen3-32b", gpus="2xRTX4090", lora="r=16,base=nf4")
+    said = {one.option.partition(" ")[0] for one in caught.value.repairs if one.run_by}
+    assert {"--offload", "--loss-tiles", "--gpus"} <= said
 
 
 def test_adapters_on_more_devices_are_no_repair_where_as_many_hold_what_was_asked_for() -> None:

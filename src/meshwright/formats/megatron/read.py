@@ -113,7 +113,7 @@ def _command(source: str | Sequence[str | Word] | Script) -> tuple[ChosenCommand
         found = _of_words(source)
         return found, [], [*found.problems]
     found = training_launch(source)
-    return found, _assumed(source), [*_unread(source), *found.problems]
+    return found, [*source.notes(OF_THE_RUN)], [*_unread(source), *found.problems]
 
 
 def _values(words: Sequence[Word], beside: Sequence[tuple[str, str]]) -> Values:
@@ -209,21 +209,6 @@ def _unread(script: Script) -> Iterator[Problem]:
     """What part of a script was not read: then an option may have been missed."""
     for why, place in script.broken[:4]:
         yield Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
-
-
-def _assumed(script: Script) -> list[str]:
-    """Names that were taken as not set."""
-    notes = []
-    names = [name for name in script.assumed if not name.isdigit() and name not in ("@", *OF_THE_RUN)]
-    if names:
-        shown = ", ".join(f"{name} ({script.assumed[name]})" for name in names[:12])
-        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        notes.append(f"environment variables taken as unset: {shown}{more}; set one with --env NAME=VALUE")
-    for path, place in script.missing[:4]:
-        notes.append(f"{path[-80:]}, used at {place}, was not found; it is assumed not to change what the script sets")
-    if any(name.isdigit() or name == "@" for name in script.assumed):
-        notes.append("the script is assumed to be started without arguments; give them with --arg VALUE")
-    return notes
 
 
 def _questions(values: Values) -> Iterator[Problem]:

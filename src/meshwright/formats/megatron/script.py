@@ -289,7 +289,8 @@ def _open_options(started: Sequence[Launch]) -> Iterator[str]:
     """Says of programs that train, those with a launcher if there are any, what nobody can know of their words."""
     training = [launch for launch in started if trains(launch)]
     for launch in [one for one in training if one.distributed] or training:
-        unknown = next((word.unknown for word in launch.words if word.unknown is not None and not word.text), None)
+        opened = [word.unknown for word in launch.words if word.unknown is not None and not word.text]
+        unknown = next((one for one in opened if not one.single), None)  # a single word is a value
         if unknown is not None:
             name = launch.program.rpartition("/")[2]
             yield f"what {name} is started with is not known: {unknown.why} ({unknown.place})"
@@ -327,6 +328,8 @@ def _options_alone(script: Script) -> ChosenCommand:
             fix = "check the arguments that the run prints when it starts: --from args"
         if unknown := next(_open_options(started), ""):
             why, fix = unknown, "set it with --env NAME=VALUE or --arg, or check the file that it names"
+        if torn := next(script.torn_options(), ""):
+            why, fix = torn, "end the line before with \\"
     if other := _of_another(script):
         why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     if script.missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem
@@ -17,6 +17,9 @@ from meshwright.formats.shell.values import ScriptLine, Value, Word, known_text,
 
 MAX_TEXT = 2_000_000
 """Letters of a script; launch scripts have thousands."""
+_OPTION = re.compile(r"--[a-z][\w-]*")
+_SHOWN = 12
+"""Names that one note has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,30 @@ class Script:
             return read(path) if written is None or unknown_of(written) is not None else known_text(written)
 
         return text
+
+    def notes(self, of_the_run: Collection[str] = ()) -> Iterator[str]:
+        """What was taken for granted as it was read, and options that bash takes for a command.
+
+        Args:
+            of_the_run: names that only the run itself sets, which nobody misses.
+        """
+        yield from self.torn_options()
+        names = [name for name in self.assumed if not name.isdigit() and name not in ("@", *of_the_run)]
+        if names:
+            shown = ", ".join(f"{name} ({self.assumed[name]})" for name in names[:_SHOWN])
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            yield f"environment variables taken as unset: {shown}{more}; set one with --env NAME=VALUE"
+        for path, place in self.missing[:4]:
+            yield f"{path[-80:]}, used at {place}, was not found; it is assumed not to change what the script sets"
+        if any(name.isdigit() or name == "@" for name in self.assumed):
+            yield "the script is assumed to be started without arguments; give them with --arg VALUE"
+
+    def torn_options(self) -> Iterator[str]:
+        """Says of options that begin a command of their own, behind a program, that the line before has no end."""
+        torn = [one for one in self.commands if one.words and _OPTION.match(one.words[0].text)]
+        for one in torn[:2] if launches(self.commands) else ():
+            named = f"{one.words[0].text.partition('=')[0]} and what follows it at {one.place}"
+            yield f"{named} belong to no program: the line before does not end in \\"
 
     def stopped(self) -> Problem | None:
         """The problem that the script exits with an error before it starts a program; None where it does not."""

@@ -65,7 +65,7 @@ def repairs_of_job(
     yield from tiled or _in_tiles(tried, model, cluster, workload)
     if not software_given:
         yield from _by_unsloth(model, cluster, workload, space_for)
-    run = model.lora is not None  # trainers have more devices in other ways than kernels alone would
+    run = model.lora is not None and few(cluster)  # trainers have more devices in other ways than kernels alone would
     more = [*_more_devices(model, cluster, workload, space_for, run=run)]
     more = more or [*_more_devices(model, cluster, workload, space_for)]
     yield from more
@@ -134,8 +134,8 @@ def _by_unsloth(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
 def _more_devices(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, *, run: bool = False
 ) -> Repairs:
-    """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back; of
-    few devices one that a framework runs, where `run` asks for it."""
+    """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back;
+    where `run` asks for it, the smallest on which a framework runs what fits."""
     group = cluster.groups[0]
     usual = group.device.node.devices_per_node if group.device.node else group.devices_per_node
 
@@ -150,7 +150,7 @@ def _more_devices(
     def fits(devices: int) -> FittingPlan | None:
         where = sized(devices)
         found = best_plan(model, where, workload, space_for)
-        return None if run and found and few(where) and not run_by(found.job) else found
+        return None if run and found and not run_by(found.job) else found
 
     def whole(devices: int) -> int:
         """Devices that the nodes of such a cluster really have."""
@@ -292,8 +292,11 @@ def _in_wider_products(
     if plain is not None and (software_given or as_run(plain).run_by != ()):
         yield plain
         return
-    tried = [*lighter(otherwise.model, step, software_given=software_given)]
     own = otherwise.space_for
+    if otherwise.model.lora is not None and not software_given:
+        same = (offload_repairs(otherwise.model, cluster, step, own), _by_liger(otherwise, cluster, step))
+        yield from _beside(option, text, itertools.chain(*same))
+    tried = [*lighter(otherwise.model, step, software_given=software_given)]
     yield from _beside(option, text, _adapters(tried, cluster, own, math.inf, software_given=software_given))
 
 

@@ -162,6 +162,10 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
     ):
         if refused:
             yield Problem(what=f"plan: {what}", why="its peft table has no key for this", fix=fix, field="tuning")
+    tp = plan.strategy.tp
+    if tp > 1 and lora.base in _STORED:
+        why = "bitsandbytes packs a matrix into one column of bytes, which tensor ranks cannot cut"
+        yield Problem(what=f"plan: tp is {tp} beside weights in {lora.base}", why=why, fix="use tp1", field="tp")
     from meshwright.targets.peft_experts import stored_otherwise  # few questions are of adapters
 
     yield from stored_otherwise(plan.model, lora)
