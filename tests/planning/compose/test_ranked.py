@@ -25,6 +25,11 @@ class Even:
     sync_s: float = 0.0
     least_micro_batches: int = 1
 
+    most_micro_batches: int = 1_000_000
+
+    def holds(self, micro_batches: int) -> bool:
+        return micro_batches <= self.most_micro_batches
+
     @property
     def islands(self) -> frozenset[int]:
         return frozenset({0})

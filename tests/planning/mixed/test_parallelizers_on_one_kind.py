@@ -15,7 +15,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.pipeline_sets import blended
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import SlicePipeline
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.specs.row import PlanRow
 

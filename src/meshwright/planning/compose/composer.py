@@ -23,14 +23,9 @@ from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions
 from meshwright.planning.compose.ranked import Ranked
+from meshwright.planning.compose.sources.native.effort import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.pipelines import (
-    THOROUGH,
-    USUAL_CHUNKS,
-    NativePipelines,
-    SequenceEffort,
-    Use,
-)
+from meshwright.planning.compose.sources.native.pipelines import USUAL_CHUNKS, NativePipelines, Use
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -89,7 +84,7 @@ class Composer:
         """
         other = replace(self, chunks=chunks)
         other.islands = self.islands
-        other.through = NativePipelines(self.islands, self.effort, chunks)
+        other.through = NativePipelines(self.islands, self.effort, chunks, plain=self.through)
         other._ranked, other._sums_s = {}, self._sums_s
         return other
 
@@ -132,7 +127,7 @@ class Composer:
         """All pipeline sets over these parts, or some of them, in both orders."""
         key = tuple(parts)
         if key not in self._ranked:
-            found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
+            found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks, key)]
             whole = Ranked.of(found, self._unhidden, SETS).whole(TRIED, self.workload.global_batch)
             divided = self._divided(key, min([self._quickest_s(key), *(one.step_s for one in whole)]))
             self.counts["pipeline sets"] += len(found) + len(divided)
@@ -144,8 +139,11 @@ class Composer:
             )
         return self._ranked[key]
 
-    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
-        return self._products([self.pipelines(block) for block in blocks])
+    def _of_blocks(
+        self, blocks: Sequence[tuple[IslandPart, ...]], parts: tuple[IslandPart, ...]
+    ) -> Iterator[PipelineSet[SplitPipeline]]:
+        own = (self.pipelines(block) if block == parts else self.through.beside_others(block) for block in blocks)
+        return self._products(list(own))
 
     def _divided(self, parts: tuple[IslandPart, ...], best_s: float) -> list[PipelineSet[SplitPipeline]]:
         """Islands divided between pipelines, where that may be about as quick as the best set of whole ones."""

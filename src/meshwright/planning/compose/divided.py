@@ -107,7 +107,7 @@ class Divided:
                 if place
             )
             if max(rank) < 2:
-                self._known[use] = self.through.through(use)
+                self._known[use] = self.through.beside_others(use)
             found.append(use)
             if len(found) == most:
                 break

@@ -80,6 +80,10 @@ class Paced(Protocol):
         """Seconds of so many micro-batches and of what follows them."""
         ...
 
+    def holds(self, micro_batches: int) -> bool:
+        """Whether its stages have room for what so many micro-batches keep in flight."""
+        ...
+
 
 Piece = TypeVar("Piece")
 AnyPaced = TypeVar("AnyPaced", bound=Paced)
@@ -131,7 +135,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
 
 
 def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
-    """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
+    """The set with whole micro-batches, as many sequences as the batch; None where their sizes or memory do not."""
     exact_s = max(m.step_s(share) for m, share in zip(one_set.pipelines, one_set.shares, strict=True))
     sync_s = one_set.step_s - exact_s
     pipelines, shares = one_set.pipelines, one_set.shares
@@ -155,10 +159,9 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
         if rest or count < pipelines[last].least_micro_batches:
             continue
         step_s = max(step_s, pipelines[last].step_s(count))
-        if step_s < best_s:
-            best_s, best = step_s, [0.0] * len(pipelines)
-            for i, number in zip((*order, last), (*(one for one, _, _ in chosen), count), strict=True):
-                best[i] = number
+        counts = dict(zip((*order, last), (*(one for one, _, _ in chosen), count), strict=True))
+        if step_s < best_s and all(pipelines[i].holds(number) for i, number in counts.items()):
+            best_s, best = step_s, [counts[i] for i in range(len(pipelines))]
     if not best:
         return None
     return PipelineSet(pipelines=pipelines, shares=tuple(best), step_s=best_s + sync_s)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from meshwright.planning.axes import space_of
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.sources.native.pipelines import QUICK
+from meshwright.planning.compose.sources.native.effort import QUICK
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.kept import shared_again
 from meshwright.planning.mixed.native import NativeSource

@@ -21,9 +21,9 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import widest_link
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.compose.sources.native.effort import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
-from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.compose.sources.native.whole_stages import least_whole_s
 from meshwright.planning.fewer_nodes import SMALL, roundest_devices

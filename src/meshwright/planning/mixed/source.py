@@ -26,7 +26,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
-    from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
+    from meshwright.planning.compose.sources.parallelizers.slice_pipeline import SlicePipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

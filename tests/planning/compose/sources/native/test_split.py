@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.sources.native.split import SplitStage, _Memory, _Sums, split_pipeline
+from meshwright.planning.compose.sources.native.split import (
+    ERR_BYTES,
+    Memory,
+    SplitPipeline,
+    SplitStage,
+    Sums,
+    group_of,
+    in_flight,
+    split_pipeline,
+)
 from meshwright.schedules import SCHEDULES
+from meshwright.schedules.named.interleaved import Interleaved
 from tests.planning.compose.test_composer import SMALL, asked
 
 LAYERS = 8
@@ -29,26 +40,69 @@ def stage() -> SplitStage:
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
 def test_a_stage_leaves_room_for_what_its_schedule_has_in_flight(stage: SplitStage, count: int, chunks: int) -> None:
     inputs = asked("4xH100,4xA100-80", 32, LAYERS)
-    sums = _Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
+    sums = Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
     micro_batches = 8 * count
     schedule = SCHEDULES["interleaved" if chunks > 1 else "1f1b"]
+    memory = Memory.of([stage] * count, [sums] * count, micro_batches, chunks)
     for index, peak in enumerate(schedule.peak_activations(count, micro_batches, chunks)):
-        memory = _Memory.of(stage, sums, index, count, micro_batches, chunks)
         # Bytes before a cut are the state of those layers and, for each chunk of them, what is in flight of it.
-        alive = (memory.bytes_[-1] - sums.state_bytes[-1]) / sums.kept_bytes[-1]
+        alive = (memory.bytes_[index][-1] - sums.state_bytes[-1]) / sums.kept_bytes[-1]
         assert alive == pytest.approx(peak / chunks)
         held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
         edges = sum(edge[-3] + alive * edge[-2] for edge in held)
         most = max([sums.transient_bytes, *(edge[-1] for edge in held)])
         fixed = float(stage.options.fixed_bytes[0])
-        assert chunks * memory.room_bytes == pytest.approx(stage.limit_bytes - fixed - most - edges)
+        assert chunks * memory.room_bytes[index] == pytest.approx(stage.limit_bytes - fixed - most - edges)
 
 
 def test_no_more_micro_batches_are_in_flight_than_there_are(stage: SplitStage) -> None:
     inputs = asked("4xH100,4xA100-80", 32, LAYERS)
-    sums = _Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
-    memory = _Memory.of(stage, sums, 0, 4, 2, 1)
-    assert memory.bytes_[-1] == pytest.approx(sums.state_bytes[-1] + 2 * sums.kept_bytes[-1])
+    sums = Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
+    memory = Memory.of([stage] * 4, [sums] * 4, 2, 1)
+    assert memory.bytes_[0][-1] == pytest.approx(sums.state_bytes[-1] + 2 * sums.kept_bytes[-1])
+
+
+@pytest.mark.parametrize("micro_batches", [6, 8, 9, 14, 26])
+def test_groups_wider_than_the_stages_need_room_for_what_they_keep_in_flight(
+    stage: SplitStage, micro_batches: int
+) -> None:
+    count, chunks = 6, 3
+    kinds_before = np.arange(4 * count * chunks + 1)[:, None]
+    group = group_of(count, micro_batches)
+    peaks = Interleaved(group=group).peak_activations(count, micro_batches, chunks)
+    assert in_flight(count, micro_batches, chunks, group) == pytest.approx(np.array(peaks) / chunks)
+
+    def made(limit_bytes: float) -> SplitPipeline | None:
+        stages = [replace(stage, limit_bytes=limit_bytes)] * count
+        return split_pipeline(
+            stages, kinds_before, global_micro_batch=1, micro_batches=1000, hops_s=[0.0] * (count - 1), chunks=chunks
+        )
+
+    low, high = 1e9, 1e15
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if made(middle) else (middle, high)
+    tight = made(high)
+    assert tight is not None
+    options, row = stage.options, stage.row
+    for limit_bytes in (high, 1.1 * high, 1.3 * high, 1e15):
+        pipeline = replace(tight, room=_room(tight, limit_bytes))
+        needed = []
+        for index, peak in enumerate(peaks):
+            parts = np.zeros(3)
+            parts[0] = sum(tight.layers[index::count])
+            parts[1:] = index == 0, index == count - 1
+            held = options.fixed_bytes[row] + (options.transient_bytes[row] * (parts > 0)).max()
+            held += (options.state_bytes[row] + peak / chunks * options.kept_bytes[row]) @ parts
+            needed.append(held)
+        assert pipeline.holds(micro_batches) == (max(needed) <= (1 + ERR_BYTES) * limit_bytes)
+
+
+def _room(pipeline: SplitPipeline, limit_bytes: float) -> np.ndarray:
+    kinds_before = np.arange(sum(pipeline.layers) + 1)[:, None]
+    stages = [replace(one, limit_bytes=limit_bytes) for one in pipeline.stages]
+    sums = [Sums.of(one, kinds_before) for one in stages]
+    return Memory.of(stages, sums, 1000, pipeline.chunks).in_flight_of(stages, sums, pipeline.layers)
 
 
 @pytest.mark.parametrize("chunks", [2, 4])

@@ -19,7 +19,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.compose.sources.parallelizers.native import Native
 from meshwright.planning.compose.sources.parallelizers.questions import undominated_answers
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import PlannedStage, SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import PlannedStage, SlicePipeline
 from meshwright.planning.compose.sources.parallelizers.with_calculon import Calculon
 from meshwright.specs.model import LayerRun
 from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job

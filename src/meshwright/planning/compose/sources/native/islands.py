@@ -64,6 +64,7 @@ class NativeIslands:
     _fronts: dict[object, StageFront | None] = field(default_factory=dict)
     _links: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     _rates: dict[int, float] = field(default_factory=dict)
+    _tables: dict[IslandPart, object] = field(default_factory=dict)
 
     def hardware(self, group: int) -> Hardware:
         """Hardware of a group."""
@@ -193,7 +194,10 @@ class NativeIslands:
 
     def _table(self, part: IslandPart) -> object:
         """One for all shares that are offered of groups of a kind, one for any other part."""
-        return (self._kind(part.group), None if part.devices in self._offered(part.group) else part.devices)
+        if part not in self._tables:
+            offered = part.devices in self._offered(part.group)
+            self._tables[part] = (self._kind(part.group), None if offered else part.devices)
+        return self._tables[part]
 
     def _offered(self, group: int) -> set[int]:
         """Shares of a group, and of those numbers of its devices that are divided as it is."""

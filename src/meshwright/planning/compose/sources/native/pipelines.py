@@ -11,8 +11,9 @@ import numpy as np
 
 from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.sources.native.effort import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, split_pipeline
+from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, Sums, split_pipeline
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront
 from meshwright.planning.compose.sources.native.stage_sequences import (
     MOST_CHUNKS,
@@ -23,6 +24,7 @@ from meshwright.planning.compose.sources.native.stage_sequences import (
     paced,
     promising,
 )
+from meshwright.planning.compose.sources.native.stages import StageOptions
 from meshwright.shapes import Int
 
 SPLIT_WITHIN = {True: 0.04, False: 0.1}
@@ -32,40 +34,13 @@ differ."""
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
 """Pipelines refined for one division of the islands, of which there are many."""
-PARTED, PARTED_WITHIN = 24, 1.15
-"""Quickest pipelines whose first or last island is also tried at both ends, and times the best that they take."""
+PARTED_WITHIN = 1.15
+"""Times the best that pipelines take whose first or last island is also tried at both ends."""
 
 USUAL_CHUNKS = tuple(range(1, MOST_CHUNKS + 1))
 MORE_CHUNKS = (1, *range(MOST_CHUNKS + 1, 2 * MOST_CHUNKS + 1))
 """Chunks that stages are tried with by themselves, where the usual numbers reach their limit."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceEffort:
-    """How much is looked at of the pipelines through the same islands; twice, with chunks and without."""
-
-    bisected: int = 96
-    """Stage sequences of one order whose pace is searched."""
-    refined: int = 48
-    """Bisected stage sequences whose pace is searched to the end."""
-    all_orders: int = 4
-    """Islands up to which all their orders are tried; of more, those that start elsewhere and run either way."""
-    reordered: int = 20
-    """Stage sequences that are looked at in every order."""
-    split: int = 32
-    """Stage sequences whose layers are split exactly, at most."""
-    split_always: int = 6
-    divided_uses: int = 24
-    """Uses of shares of islands whose layers are split exactly."""
-    divided_split: int = 4
-    """Stage sequences of each of them, at most."""
-
-
-THOROUGH = SequenceEffort()
-QUICK = SequenceEffort(
-    bisected=40, refined=16, all_orders=2, reordered=10, split=6, split_always=3, divided_uses=10, divided_split=2
-)
-"""Effort for an answer within a second: of three islands or more only one order and its reverse."""
 
 Use = tuple[IslandPart, ...]
 """What a pipeline takes of the islands, by ascending group."""
@@ -104,7 +79,12 @@ class NativePipelines:
     effort: SequenceEffort = THOROUGH
     chunks: tuple[int, ...] = USUAL_CHUNKS
     """Chunks per stage that are tried where no number is pinned."""
+    plain: NativePipelines | None = None
+    """Where the pipelines without chunks through the same islands are found already."""
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
+    _beside: NativePipelines | None = field(default=None, init=False)
+    _sums: dict[tuple[StageOptions, int], Sums] = field(default_factory=dict)
+    """What layers of each strategy cost, for all splits."""
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
@@ -118,11 +98,31 @@ class NativePipelines:
         use = use_of(parts)
         if use not in self._found:
             picks = self.promising(use, bisected=self.effort.bisected)
-            stage_sequences = [] if picks is None else self._in_every_order(use, picks)
+            if picks is not None and self.plain is not None:
+                picks = picks.take(np.flatnonzero(picks.chunks > 1))
+            stage_sequences = [] if picks is None or not len(picks) else self._in_every_order(use, picks)
             found = self._split_while_good(stage_sequences, self.effort.split)
             found.sort(key=self._step_s)
-            self._found[use] = sorted([*found, *self._at_both_ends(found[:PARTED])], key=self._step_s)
+            found += self._at_both_ends(found[: self.effort.parted])
+            if self.plain is not None:
+                found += [one for one in self.plain.through(use) if one.chunks == 1]
+            self._found[use] = sorted(found, key=self._step_s)
         return self._found[use]
+
+    def beside_others(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
+        """The quickest few through all of these parts, for sets in which others stand beside them."""
+        use = use_of(parts)
+        return self._found[use] if use in self._found else self.beside.through(use)
+
+    @property
+    def beside(self) -> NativePipelines:
+        """The same with the effort for islands beside others."""
+        if self.effort.beside is None:
+            return self
+        if self._beside is None:
+            plain = None if self.plain is None else self.plain.beside
+            self._beside = replace(self, effort=self.effort.beside, plain=plain, _found={})
+        return self._beside
 
     def _step_s(self, one: SplitPipeline) -> float:
         """Seconds of the whole batch on one pipeline."""
@@ -241,7 +241,7 @@ class NativePipelines:
         straight = tuple(range(count))
         if count <= self.effort.all_orders:
             return list(itertools.permutations(straight))
-        if self.effort is QUICK:
+        if not self.effort.turned:
             return list(_few_orders(count))
         turned = [straight[i:] + straight[:i] for i in straight]
         return [*turned, *(order[::-1] for order in turned)]
@@ -324,14 +324,24 @@ class NativePipelines:
             self._cuts(),
             global_micro_batch=global_micro_batch,
             micro_batches=max(1, self.islands.workload.global_batch // global_micro_batch),
-            hops_s=[self.islands.hop_s(a, b, global_micro_batch) for a, b in itertools.pairwise(stages)],
+            hops_s=self._hops_s(stages, global_micro_batch),
             chunks=chunks,
             near_s=near_s,
+            known=self._sums,
         )
         ahead = self.islands.model.tower_layers
         if found is None or not ahead:
             return found
         return replace(found, layers=(found.layers[0] + ahead, *found.layers[1:]))
+
+    def _hops_s(self, stages: Sequence[SplitStage], global_micro_batch: int) -> list[float]:
+        """Seconds of a transfer from each stage to the next."""
+        pairs = [(id(here), id(there)) for here, there in itertools.pairwise(stages)]
+        known = {
+            pair: self.islands.hop_s(here, there, global_micro_batch)
+            for pair, (here, there) in dict(zip(pairs, itertools.pairwise(stages), strict=True)).items()
+        }
+        return [known[pair] for pair in pairs]
 
     def _cuts(self) -> Int[np.ndarray, "cuts kinds"]:
         """Layers of each kind before each cut; none is inside a tower, which stands with the layer behind it."""

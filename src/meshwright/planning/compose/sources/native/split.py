@@ -32,6 +32,8 @@ HALVINGS = 11
 NEAR = (1.03, 1.2)
 """Times the expected bottleneck that most pipelines stay below."""
 ROUNDING_S = 1e-12
+ERR_BYTES = 0.02
+"""Share of the memory by which what is in flight may seem too much and fit: plans within it are left to their price."""
 IN_STEP = 0.2
 """What the slowest of each chunk counts in the period of interleaved 1F1B, the slowest stage counting the rest."""
 
@@ -45,6 +47,11 @@ class SplitStage:
     options: StageOptions
     row: int
     limit_bytes: float
+
+    @property
+    def strategy(self) -> tuple[StageOptions, int]:
+        """What of it decides what layers cost."""
+        return self.options, self.row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,6 +72,8 @@ class SplitPipeline:
     """The longest that any stage takes after its last backward."""
     spare_s: float = 0.0
     """The least that any stage has left of its last backwards to hide more gradients beside."""
+    room: Float[np.ndarray, "stages"] | float = math.inf
+    """Micro-batches in flight that each stage has room for, whole or in parts."""
 
     @property
     def islands(self) -> frozenset[int]:
@@ -100,6 +109,13 @@ class SplitPipeline:
         """Seconds of so many micro-batches and of what follows them."""
         return self.fill_s + (micro_batches - 1) * self.period_s + self.sync_s
 
+    def holds(self, micro_batches: int) -> bool:
+        """Whether stages have room for what so many micro-batches keep in flight, in groups as wide as these need."""
+        if self.chunks == 1 or micro_batches < self.least_micro_batches:
+            return True
+        count = len(self.stages)
+        return bool((in_flight(count, micro_batches, self.chunks, group_of(count, micro_batches)) <= self.room).all())
+
     def devices_on(self, island: int) -> int:
         """Devices it takes of an island."""
         return sum(stage.devices for stage in self.stages if stage.island == island)
@@ -114,6 +130,7 @@ def split_pipeline(
     hops_s: Sequence[float],
     chunks: int = 1,
     near_s: float | None = None,
+    known: dict[tuple[StageOptions, int], Sums] | None = None,
 ) -> SplitPipeline | None:
     """The split of the layers with the least bottleneck.
 
@@ -125,28 +142,26 @@ def split_pipeline(
         hops_s: seconds of one transfer from each stage to the next.
         chunks: the number of chunks of each stage.
         near_s: expected time of the slowest chunk, where somebody knows.
+        known: the running sums of strategies over these layers, by `SplitStage.strategy`; gets those that it lacks.
 
     Returns:
         The pipeline; None where the layers do not fit.
     """
     count = len(stages)
-    sums = {id(stage): _Sums.of(stage, kinds_before) for stage in {id(stage): stage for stage in stages}.values()}
-    memory = [
-        _Memory.of(stage, sums[id(stage)], index, count, micro_batches, chunks) for index, stage in enumerate(stages)
-    ]
-    rows = [
-        _StageLine.of(sums[id(stage)], memory[index], index, count, chunk, chunks)
-        for chunk in range(chunks)
-        for index, stage in enumerate(stages)
-    ]
-    layers = _least_bottleneck(rows, len(kinds_before) - 1, near_s)
+    known = {} if known is None else known
+    for stage in {id(stage): stage for stage in stages}.values():
+        if stage.strategy not in known:
+            known[stage.strategy] = Sums.of(stage, kinds_before)
+    sums = [known[stage.strategy] for stage in stages]
+    edges = _at_edges(sums, chunks)
+    memory = Memory.of(stages, sums, micro_batches, chunks)
+    layers = _least_bottleneck(_Filling.of(sums, memory, edges, len(kinds_before) - 1), near_s)
     if layers is None:
         return None
-    cuts = np.concatenate([[0], np.cumsum(layers)])
-    chunk_s = np.array([line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
+    seconds = _in_chunks(sums, edges, layers)
+    chunk_s = seconds[:, 0].reshape(chunks, count)
     stage_s = chunk_s.sum(axis=0)
-    waits = [line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]
-    sync_s, least_sync_s, beside_s, backward_s = np.array(waits).reshape(chunks, count, 4).sum(axis=0).T
+    sync_s, least_sync_s, beside_s, backward_s = seconds[:, 1:].reshape(chunks, count, 4).sum(axis=0).T
     passes = (1 + (chunks - 1) * min(count, micro_batches)) / chunks
     there_s = np.array([*hops_s, 0.0])
     if chunks == 1:
@@ -169,7 +184,24 @@ def split_pipeline(
         period_s=period_s,
         sync_s=float(sync_s.max()),
         spare_s=max(0.0, float(np.minimum(passes * backward_s, passes * stage_s - beside_s).min())),
+        room=math.inf if chunks == 1 else memory.in_flight_of(stages, sums, layers),
     )
+
+
+def in_flight(stages: int, micro_batches: int, chunks: int, group: int) -> Float[np.ndarray, "stages"]:
+    """Micro-batches in flight at each stage.
+
+        1F1B         min(m, S - i)
+        interleaved  min(m, (2 (S - i - 1) + (v - 1) g + 1) / v)
+
+    Args:
+        stages: S.
+        micro_batches: m, those of a step.
+        chunks: v, those of a stage.
+        group: g, the micro-batches of a group of interleaved 1F1B.
+    """
+    ahead = np.arange(stages, 0, -1)
+    return np.minimum(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * group + 1) / chunks)
 
 
 def group_of(stages: int, micro_batches: int) -> int:
@@ -178,23 +210,26 @@ def group_of(stages: int, micro_batches: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
+class Sums:
     """Running sums of a strategy's costs over the model's layers, the same wherever its stage stands."""
 
     cost_s: list[float]
-    sync_s: list[float]
-    least_sync_s: list[float]
-    beside_s: list[float]
-    backward_s: list[float]
+    seconds: Float[np.ndarray, "cuts parts"]
+    """The same, then seconds after the step, the least of them, what compute hides of them, and of backward."""
     state_bytes: Float[np.ndarray, "cuts"]
     kept_bytes: Float[np.ndarray, "cuts"]
     edges: tuple[tuple[float, float, float, float, float, float, float, float], ...]
-    """Seconds, seconds after the step, the least of them and what compute hides, of backward, then state, kept and
-    transient bytes of embedding and head."""
+    """Embedding and head: those seconds, then state, kept and transient bytes."""
     transient_bytes: float
 
     @classmethod
-    def of(cls, stage: SplitStage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> _Sums:
+    def of(cls, stage: SplitStage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> Sums:
+        """The sums of the strategy of a stage.
+
+        Args:
+            stage: any stage of the strategy.
+            kinds_before: layers of each kind before each cut of the model.
+        """
         options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
         tables = (
             options.forward_s[row] + options.backward_s[row],
@@ -206,14 +241,10 @@ class _Sums:
             options.kept_bytes[row],
             options.transient_bytes[row],
         )
-        sums = (kinds_before @ table[:kinds] for table in tables[:7])
-        cost_s, sync_s, least_sync_s, beside_s, backward_s, state, kept = sums
+        *seconds, state, kept = (kinds_before @ table[:kinds] for table in tables[:7])
         return cls(
-            cost_s=cost_s.tolist(),
-            sync_s=sync_s.tolist(),
-            least_sync_s=least_sync_s.tolist(),
-            beside_s=beside_s.tolist(),
-            backward_s=backward_s.tolist(),
+            cost_s=seconds[0].tolist(),
+            seconds=np.stack(seconds, axis=1),
             state_bytes=state,
             kept_bytes=kept,
             edges=tuple(zip(*(table[kinds:].tolist() for table in tables), strict=True)),
@@ -222,55 +253,83 @@ class _Sums:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Memory:
-    """Memory of a stage at its place in the pipeline, and the even part of it that each of its chunks may use."""
+class Memory:
+    """Memory of stages at their places in the pipeline, and the even part of it that each of their chunks may use."""
 
-    bytes_: list[float]
-    """Bytes that the layers before each cut take."""
-    room_bytes: float
-    """Memory left for the layers of a chunk."""
-
-    @classmethod
-    def of(cls, stage: SplitStage, sums: _Sums, index: int, count: int, micro_batches: int, chunks: int) -> _Memory:
-        ahead = count - index
-        alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
-        held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
-        room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
-        room -= max(sums.transient_bytes, *(edge[-1] for edge in held), 0.0)
-        room -= sum(state + alive * kept for *_, state, kept, _ in held)
-        return cls((sums.state_bytes + alive * sums.kept_bytes).tolist(), room / chunks)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _StageLine:
-    """One chunk of a stage at its place in the pipeline."""
-
-    sums: _Sums
-    edge_s: float
-    edge_sync_s: tuple[float, ...]
-    bytes_: list[float]
-    room_bytes: float
+    bytes_: list[list[float]]
+    """Bytes that the layers before each cut take of each stage."""
+    room_bytes: list[float]
+    """Memory left for the layers of a chunk of each."""
+    alive: Float[np.ndarray, "stages"]
+    """Micro-batches in flight, in groups of as many as there are stages."""
 
     @classmethod
-    def of(cls, sums: _Sums, memory: _Memory, index: int, count: int, chunk: int, chunks: int) -> _StageLine:
-        here = [sums.edges[0]] * (index == chunk == 0) + [sums.edges[1]] * (index == count - 1 and chunk == chunks - 1)
-        return cls(
-            sums=sums,
-            edge_s=sum(edge[0] for edge in here),
-            edge_sync_s=tuple(sum(edge[part] for edge in here) for part in range(1, 5)),
-            bytes_=memory.bytes_,
-            room_bytes=memory.room_bytes,
-        )
+    def of(cls, stages: Sequence[SplitStage], sums: Sequence[Sums], micro_batches: int, chunks: int) -> Memory:
+        """The memory of all stages of a pipeline.
 
-    def seconds(self, first: int, behind: int) -> float:
-        return self.sums.cost_s[behind] - self.sums.cost_s[first] + self.edge_s
+        Args:
+            stages: the stages in the order of the pipeline.
+            sums: the running sums of each.
+            micro_batches: the micro-batches of a step.
+            chunks: the chunks of each stage.
+        """
+        count, rooms = len(stages), []
+        alive = in_flight(count, micro_batches, chunks, count)
+        for index, (stage, own) in enumerate(zip(stages, sums, strict=True)):
+            held = [own.edges[0]] * (index == 0) + [own.edges[1]] * (index == count - 1)
+            room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
+            room -= max(own.transient_bytes, *(edge[-1] for edge in held), 0.0)
+            room -= sum(state + float(alive[index]) * kept for *_, state, kept, _ in held)
+            rooms.append(room / chunks)
+        state, kept = (np.stack([getattr(own, name) for own in sums]) for name in ("state_bytes", "kept_bytes"))
+        return cls((state + alive[:, None] * kept).tolist(), rooms, alive)
 
-    def sync(self, first: int, behind: int) -> tuple[float, ...]:
-        """Seconds after the step beside one backward, beside any number of them, what hides, and of its backward."""
-        tables = (self.sums.sync_s, self.sums.least_sync_s, self.sums.beside_s, self.sums.backward_s)
-        return tuple(
-            table[behind] - table[first] + edge_s for table, edge_s in zip(tables, self.edge_sync_s, strict=True)
-        )
+    def in_flight_of(
+        self, stages: Sequence[SplitStage], sums: Sequence[Sums], layers: Sequence[int]
+    ) -> Float[np.ndarray, "stages"]:
+        """Micro-batches in flight that each stage has room for with these layers of all its chunks.
+
+        Args:
+            stages: the stages in the order of the pipeline.
+            sums: the running sums of each.
+            layers: the layers of each chunk.
+        """
+        count, ends = len(stages), np.cumsum(layers)
+        chunks = len(layers) // count
+        found = []
+        for index, (stage, own) in enumerate(zip(stages, sums, strict=True)):
+            behind = ends[index::count]
+            first = behind - np.array(layers[index::count])
+            state, kept = (float((table[behind] - table[first]).sum()) for table in (own.state_bytes, own.kept_bytes))
+            left = chunks * self.room_bytes[index] + ERR_BYTES * stage.limit_bytes - state
+            edges = sum(edge[6] for edge in (own.edges[0],) * (index == 0) + (own.edges[1],) * (index == count - 1))
+            # Of embedding and head the room lacks what this many in flight keep of them.
+            found.append((left + self.alive[index] * edges) / max(kept + edges, 1e-300))
+        return np.array(found)
+
+
+def _at_edges(sums: Sequence[Sums], chunks: int) -> dict[int, tuple[float, ...]]:
+    """Seconds of embedding and head in the chunks that hold them, as `Sums.edges`."""
+    first, last = 0, len(sums) * chunks - 1
+    ends = (sums[0].edges[0][:5], sums[-1].edges[1][:5])
+    if first == last:
+        return {first: tuple(one + other for one, other in zip(*ends, strict=True))}
+    return {first: ends[0], last: ends[1]}
+
+
+def _in_chunks(
+    sums: Sequence[Sums], edges: dict[int, tuple[float, ...]], layers: Sequence[int]
+) -> Float[np.ndarray, "chunks parts"]:
+    """Seconds of every chunk by its layers, in the order of `Sums.seconds`."""
+    distinct = list({id(own): own for own in sums}.values())
+    tables = np.stack([own.seconds for own in distinct])
+    number = {id(own): place for place, own in enumerate(distinct)}
+    which = np.array([number[id(own)] for own in sums] * (len(layers) // len(sums)))
+    ends = np.cumsum(layers)
+    found = tables[which, ends] - tables[which, ends - layers]
+    for place, own in edges.items():
+        found[place] += own
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +342,12 @@ class _Filling:
     layers: int
 
     @classmethod
-    def of(cls, lines: list[_StageLine], layers: int) -> _Filling:
-        ends = range(layers - len(lines) + 1, layers + 1)
-        limits = [
-            (line.sums.cost_s, line.edge_s, line.bytes_, line.room_bytes, end)
-            for line, end in zip(lines, ends, strict=True)
-        ]
+    def of(cls, sums: Sequence[Sums], memory: Memory, edges: dict[int, tuple[float, ...]], layers: int) -> _Filling:
+        chunks = max(edges) + 1
+        limits = []
+        for chunk, end in enumerate(range(layers - chunks + 1, layers + 1)):
+            stage, (edge_s, *_) = chunk % len(sums), edges.get(chunk, (0.0,))
+            limits.append((sums[stage].cost_s, edge_s, memory.bytes_[stage], memory.room_bytes[stage], end))
         return cls(limits, layers)
 
     def at(self, pace_s: float) -> list[int] | None:
@@ -331,13 +390,12 @@ class _Filling:
         return next(((pace_s, counts) for pace_s, counts in filled if counts is not None), None)
 
 
-def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
+def _least_bottleneck(filling: _Filling, near_s: float | None) -> list[int] | None:
     """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
-    filling = _Filling.of(lines, layers)
     # All stages full to the same time, layers cut anywhere: no split is quicker.
-    low = (1.0 - 1e-9) / sum(1.0 / line.sums.cost_s[-1] for line in lines)
+    low = (1.0 - 1e-9) / sum(1.0 / cost_s[-1] for cost_s, *_ in filling.limits)
     held = filling.first_at(times * (near_s or 1.5 * low) for times in NEAR)
-    held = held or filling.first_at([max(line.seconds(0, layers) for line in lines)])
+    held = held or filling.first_at([max(cost_s[-1] + edge_s for cost_s, edge_s, *_ in filling.limits)])
     if held is None:
         return None
     high, best = held

@@ -32,11 +32,8 @@ from meshwright.planning.compose.pipeline_sets import (
 from meshwright.planning.compose.sources.parallelizers.equal_pipelines import equal_pipelines
 from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
 from meshwright.planning.compose.sources.parallelizers.questions import Questions
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
-    Allowed,
-    SlicePipeline,
-    SlicePipelines,
-)
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import Allowed, SlicePipelines
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec, NodeGroup

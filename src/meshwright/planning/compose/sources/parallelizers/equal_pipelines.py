@@ -18,7 +18,8 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.questions import PartialAnswer, Questions
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import PlannedStage, SlicePipeline, piped
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import PlannedStage, SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import piped
 from meshwright.search.table import divisors
 
 MOST_ALIKE = 12

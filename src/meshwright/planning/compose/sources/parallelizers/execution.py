@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.pipeline_sets import PipelineSet
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import SlicePipeline
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
 
