@@ -16,14 +16,19 @@ ABSENT_VERBS = {
 }
 """Verbs this version lacks, and what to do instead."""
 
-_OF_PAIRS = (
-    "plan its training step: a pair is two sequences of --gbs, and the frozen copy adds its weights and forward passes"
-)
+_OF_COPIES = "the frozen copy adds a forward pass, and its weights unless --lora trains adapters beside them"
+_OF_PAIRS = f"plan its training step: a pair is two sequences of --gbs; {_OF_COPIES}"
+_OF_SAMPLES = f"plan its training step: a sample is one sequence of --gbs; {_OF_COPIES}"
+_OF_PAIRS_ALONE = "plan its training step: a pair is two sequences of --gbs, and there is no frozen copy"
+_OF_STAGES = f"leave it out for sft and pt; of dpo, {_OF_PAIRS}"
 _OF_RL = "plan its training step alone: generation, and the models that score what is generated, are not modelled"
 _OF_VALUES = "leave it out: it changes what is learnt, and neither time nor memory"
 ABSENT_OPTIONS = {
     "--hub": "download the model's config.json and pass its path",
-    **dict.fromkeys(("--dpo", "--kto", "--orpo"), _OF_PAIRS),
+    "--dpo": _OF_PAIRS,
+    "--kto": _OF_SAMPLES,
+    **dict.fromkeys(("--orpo", "--simpo", "--cpo"), _OF_PAIRS_ALONE),
+    **dict.fromkeys(("--stage", "--rlhf-type", "--rlhf_type"), _OF_STAGES),
     **dict.fromkeys(
         ("--lr", "--learning-rate", "--lora-alpha", "--weight-decay", "--warmup-steps", "--seed"), _OF_VALUES
     ),

@@ -40,6 +40,8 @@ def test_a_vision_transformer_makes_one_prediction_per_image() -> None:
 def test_classes_are_counted_by_their_names() -> None:
     names = {str(number): f"class {number}" for number in range(10)}
     assert read_config({**PUBLISHED["vit-l-16"][0], "id2label": names}, "vit").vocab == 10
+    bare = read_config({**PUBLISHED["vit-l-16"][0], "architectures": ["ViTModel"]}, "vit")
+    assert bare.parameters == PUBLISHED["vit-l-16"][1] + 24 * 1025  # a pooler in place of the head of 1,000 classes
 
 
 def test_modernbert_sees_windows_in_two_of_three_layers() -> None:

@@ -308,7 +308,11 @@ def vit(fields: Fields) -> ModelSpec:
         stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
         tables=(patches + 1) * hidden + hidden,
     )
-    note = () if bias else ("biases of queries, keys and values are counted",)
+    bare = fields.raw("architectures") == ["ViTModel"]
+    biases, headless = (
+        "biases of queries, keys and values are counted",
+        "ViTModel has no head: what its loss does with the vectors of images is not counted",
+    )
     return ModelSpec(
         name=fields.name,
         family="vit",
@@ -318,8 +322,10 @@ def vit(fields: Fields) -> ModelSpec:
         runs=(stack.runs(layers, stream="vision"),),
         tied_embeddings=False,
         final_norm="layernorm",
-        head_bias=True,
+        head_bias=not bare,
+        head_transform=bare,  # its pooler
+        classes=0 if bare else None,
         pooled=True,
         streams=(images,),
-        notes=note,
+        notes=(*([] if bias else [biases]), *([headless] if bare else [])),
     )

@@ -34,10 +34,10 @@ def worth(mixing: Mixing) -> str:
         within = "" if by.rents else " within its price"
         return f"One group by itself makes the {by.best} step found{within}; the others are not rented."
     if mixing.used == 1 and mixing.idle and all(one.strangers for one in mixing.idle):
-        return f"The kinds cannot train together: {_alone(best)} are the best found."
+        return f"The kinds cannot train together: {_alone(best)} {_verb(best)} the best found."
     if mixing.used == 1:
         what = "Mixing does" if mixing.kinds > 1 else "Joining groups does"
-        return f"{what} not pay: {_alone(best)} are the best found."
+        return f"{what} not pay: {_alone(best)} {_verb(best)} the best found."
     counted = ", preemptions counted" if mixing.preempted else ""
     if mixing.per_step is not None and not by.rents:
         return (
@@ -52,6 +52,10 @@ def worth(mixing: Mixing) -> str:
         if by.rents
         else f"{sentence} ({percent(best.amount / mixing.amount - 1.0)} more tokens per second)."
     )
+
+
+def _verb(best: Subset) -> str:
+    return "is" if best.devices.startswith("1 ") else "are"
 
 
 def _alone(best: Subset) -> str:
