@@ -105,8 +105,9 @@ What is known about what misses:
   source, the best there is (the median of all its rows), leaves 4.6% and 16%; one for each source, device and kind of
   model 3.4% and 16%; only one for each source, device, model and format comes to 2.0% and 12%. Two rows of a source
   differ by more than one step can tell.
-* **Zero bubble.** Its searched schedules are priced as the handcrafted ones of the same memory, and what the host
-  synchronises around the sends of interleaved chunks is not priced: both turn pairs around.
+* **Zero bubble.** Its searched schedules are priced as the handcrafted ones of the same memory, those of twice the
+  memory with updates validated behind the step. What the host synchronises around the sends of interleaved chunks is
+  not priced: it turns pairs around.
 * **Time outside both passes** was one constant of Megatron-Core, 38 ms fitted to runs whose steps take seconds. It is
   5 ms, 60 us of the host for each tensor that a rank updates (2.75 times that on a Grace) and two passes over whole
   gradients. None of the three is told by the runs of the fit, which keep them at what the source suggests. SimuMax'

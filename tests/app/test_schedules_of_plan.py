@@ -29,6 +29,13 @@ def test_every_schedule_has_a_row_and_refusals_say_why() -> None:
     assert by_name["varuna"]["plan"].endswith("rc-full")
 
 
+def test_a_setting_that_bounds_do_not_know_is_compared_but_not_searched() -> None:
+    found = compared("zb-h2,zb-h2-post").to_dict()["schedules"]
+    assert [entry["schedule"] for entry in found][:2] == ["zb-h2-post", "zb-h2"]
+    with pytest.raises(InputError, match=r"zb-h2-post.* in a search"):
+        plan("llama-3.1-8b", gpus="8xH100", global_batch=16, seq_len=2048, schedule="zb-h2-post")
+
+
 def test_a_row_is_the_estimate_of_its_plan() -> None:
     entry = next(entry for entry in compared("zb-v").to_dict()["schedules"] if entry["schedule"] == "zb-v")
     one = estimate("llama-3.1-8b", entry["plan"], gpus="8xH100", seq_len=2048).plans[0].estimate

@@ -63,6 +63,16 @@ def test_a_split_backward_takes_the_time_of_its_products_and_fills_the_bubble() 
     assert dict(split.breakdown_s)["bubble"] < dict(whole.breakdown_s)["bubble"]
 
 
+def test_where_updates_are_validated_behind_the_step_workers_do_not_wait_for_the_first_micro_batch() -> None:
+    waiting, going_on = estimate("zb-h2"), estimate("zb-h2-post")
+    assert [stage.busy_s for stage in going_on.stages] == pytest.approx([stage.busy_s for stage in waiting.stages])
+    assert [stage.peak_memory_bytes for stage in going_on.stages] == [s.peak_memory_bytes for s in waiting.stages]
+    # Three forwards of a stage, each a third of a micro-batch's passes or less; what stays is of unequal stages.
+    passes_s = max(stage.busy_s for stage in waiting.stages) / 8
+    assert 0.4 * passes_s < waiting.step_time_s - going_on.step_time_s < 1.2 * passes_s
+    assert dict(going_on.breakdown_s)["bubble"] < 0.5 * dict(waiting.breakdown_s)["bubble"]
+
+
 def test_recomputed_activations_wait_for_their_weight_gradient() -> None:
     schedule = SCHEDULES["zb-h1"]
     now = live(schedule, 4, 8, 1)

@@ -39,7 +39,7 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def refusal(schedule: Schedule) -> Problem:
     """Why searches do not try a schedule."""
     return Problem(
-        what=f"schedule {schedule.name!r} in a search",
+        what=f"schedule {schedule.token!r} in a search",
         why=schedule.not_searched,
         fix=f"use one of {', '.join(PLAN_SCHEDULES)}, or price a plan with it: estimate --plan",
         field="schedule",

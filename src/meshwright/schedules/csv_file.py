@@ -38,6 +38,7 @@ def write_schedule_csv(
         )
         for wrong, what in (
             (not schedule.exact_semantics, "a step is not the gradient of one version of the weights"),
+            (schedule.validates_behind, "workers go on to the next step without waiting for each other"),
             (schedule.shadows, "each worker runs the next one's forward as well"),
         )
         if wrong

@@ -54,8 +54,6 @@ class Declaration(ABC):
     """Times that a step reads or writes all weights of a worker besides running and updating them."""
     pages: ClassVar[bool] = False
     """Whether stages wait in the host's memory, where they are updated, and take turns on the device."""
-    not_searched: ClassVar[str] = ""
-    """Why searches do not try it; empty if they do."""
     searched_by_default: ClassVar[bool] = False
     """Whether a search tries it unless schedules are named: exact, and in every framework with pipelines."""
     steady_alive: ClassVar[bool] = False
@@ -75,6 +73,11 @@ class Declaration(ABC):
     """Copies (or versions) of the weights that a worker holds, at most."""
     traffic: ClassVar[str] = ""
     """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
+
+    @property
+    def not_searched(self) -> str:
+        """Why searches do not try it; empty if they do."""
+        return ""
 
     @classmethod
     def parameters(cls) -> tuple[ScheduleParameter, ...]:

@@ -138,7 +138,12 @@ class Ordered(Declaration):
             p: workers.
             m: micro-batches per step.
         """
-        return self.flushes
+        return self.flushes and not self.validates_behind
+
+    @property
+    def validates_behind(self) -> bool:
+        """Whether updates are validated behind the step: each worker goes on when its own part of a step is over."""
+        return False
 
     def sections(self) -> int:
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""

@@ -77,7 +77,7 @@ def _known(plan: Plan) -> str | None:
 def _flushes(plan: Plan) -> bool:
     schedule = schedule_of(plan.found.pipeline.schedule)
     primary = all(chunk.copy == "primary" for chunk in plan.found.pipeline.chunks())
-    return schedule.exact_semantics and primary
+    return schedule.exact_semantics and primary and not schedule.validates_behind
 
 
 def _whole_and_in_place(plan: Plan) -> bool:

@@ -92,7 +92,7 @@ def test_recompute_in_the_words_of_sources(text: str, detail: str, mode: str, mo
     ("text", "name", "chunks"),
     [
         ("ZB-1p", "zb-h1", 1),
-        ("ZB-2p", "zb-h2", 1),
+        ("ZB-2p", "zb-h2-post", 1),
         ("ZB-V", "zb-v", 2),
         ("DualPipe", "dualpipe", 1),
         ("DualPipeV", "dualpipev", 2),

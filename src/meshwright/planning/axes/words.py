@@ -154,7 +154,7 @@ def schedules_of(
             except MeshwrightError as error:
                 problems += _of_another_axis(name) or error.problems
                 continue
-            if schedule.name in allowed:
+            if schedule.name in allowed and not (allowed is PLAN_SCHEDULES and schedule.not_searched):
                 bare = tries and name in known_names()
                 names += [one.token for one in (tried_of(schedule) if bare else (schedule,))]
             else:

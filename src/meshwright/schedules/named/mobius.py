@@ -23,11 +23,15 @@ class Mobius(BreadthFirst):
 
     name = "mobius"
     pages = True
-    not_searched = "its stages are paged from host memory, which the bounds of the search do not know"
     aliases = ("paged-breadth-first",)
     title = "Mobius: stages paged from host memory"
     source = "Feng et al., Mobius, ASPLOS 2023"
     traffic = "host memory to devices and back: the weights of every stage twice and its gradients once per step"
+
+    @property
+    def not_searched(self) -> str:
+        """Why searches leave it out: bounds are of stages that lie on the device."""
+        return "its stages are paged from host memory, which the bounds of the search do not know"
 
     def paged_table(self, p: int, m: int, v: int) -> ScheduleTable:
         """The table with its uploads: RELOAD_W of a stage while the one before it computes, OFFLOAD_W behind its run.

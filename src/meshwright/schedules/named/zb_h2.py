@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.named.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
+from meshwright.schedules.parameters import flag
 from meshwright.schedules.table import Kind, ScheduleTable
 
 
@@ -17,8 +18,11 @@ class ZeroBubbleH2(ListedSchedule):
     With equal stages and i <= 2f, i <= 2w the time is m*(f + i + w) + (p - 1)*f. With f = i = w every worker is busy
     from its first to its last task, and the ramp (p - 1)*f vanishes where steps overlap. Up to 2p - 1 micro-batches
     live on a worker.
-    Source: Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024, schedule ZB-H2.
+    Source: Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024, schedule ZB-H2, and section 4 (the update
+    is validated behind the step, so that no worker waits for another's gradients).
     """
+
+    post: bool = flag("Updates are validated behind the step: steps share their ramps.")
 
     name = "zb-h2"
     ramps = 2
@@ -27,6 +31,16 @@ class ZeroBubbleH2(ListedSchedule):
     kinds = SPLIT
     title = "ZB-H2: no bubble inside a step, at twice the activations of 1F1B"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
+
+    @property
+    def validates_behind(self) -> bool:
+        """Whether the setting `post` is on."""
+        return self.post
+
+    @property
+    def not_searched(self) -> str:
+        """Why searches leave out steps that share their ramps: bounds are of whole ones."""
+        return "its steps share their ramps, which the bounds of the search do not know" if self.post else ""
 
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float

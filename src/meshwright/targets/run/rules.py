@@ -22,6 +22,9 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         row: the plan.
     """
     schedule = schedule_named(row.schedule)
+    if schedule.validates_behind:
+        why = "a step here ends on all workers before their optimizers run"
+        yield Problem(what=schedule.token, why=why, fix=f"use {schedule.name}", field="plan")
     if schedule.parts_samples and row.mbs % schedule.sections():
         what, why = (
             f"{row.schedule} with mbs {row.mbs}",

@@ -118,6 +118,13 @@ def _refused(pipeline: Pipeline) -> Iterator[Problem]:
             fix="a schedule that flushes, such as 1f1b",
             field="schedule",
         )
+    if schedule.validates_behind:
+        yield Problem(
+            what=f"schedule {schedule.token}",
+            why="torch.distributed.pipelining ends the step on all workers before the optimizer runs",
+            fix=f"use {schedule.name}",
+            field="schedule",
+        )
     if schedule.sections() > 1 or hasattr(schedule, "exchanges"):
         yield Problem(
             what=f"schedule {schedule.name}",
