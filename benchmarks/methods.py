@@ -169,8 +169,8 @@ METHODS = (
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "beside context or expert ranks XLA writes what tensor ranks send, and sends more where these are more "
-                "than key-value heads",
+                "beside experts XLA writes what tensor ranks send, and sends more where these are more than key-value "
+                "heads",
             ),
             (
                 "Megatron sequence parallelism",
@@ -178,7 +178,7 @@ METHODS = (
                 ("tp4", "tp4.tpov"),
                 ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
                 (GRIDS, "test_steps_equal_one_device"),
-                "beside context or expert ranks a run sends what Megatron 1D does; overlap is left to XLA",
+                "beside experts a run sends what Megatron 1D does; overlap is left to XLA",
             ),
             (
                 "Optimus (2D)",

@@ -6,12 +6,16 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.kernels.compute import score_pairs
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear, Op, Vector
+from meshwright.specs.operators import CoreAttention, Linear, Op, Vector
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
+from meshwright.strategies.base import Call
+from meshwright.strategies.columns import StrategyColumns
+from meshwright.strategies.context import shard_attention
 from tests.strategies.columns import columns
 
 SENT = {"all_reduce": 2.0}
@@ -30,7 +34,7 @@ def tensor_bytes(
         phase: of the collectives.
         element_bytes: of activations and weights.
     """
-    own = columns(tp=row.tp, sp=row.sp, mbs=row.mbs, seq_len=seq_len, tensor=row.tensor)
+    own = _columns(row, seq_len)
     strategy = TENSORS[row.tensor]
     sizes = {name: int(group[1][0]) for name, group in strategy.groups(own).items()}
     sent = 0.0
@@ -39,12 +43,30 @@ def tensor_bytes(
             calls = strategy.linear(op, own, element_bytes).calls
         else:
             calls = strategy.vector_calls(op, own, element_bytes) if isinstance(op, Vector) else ()
-        for call in calls:
-            if call.phase == phase:
-                ranks = sizes[call.group]
-                payload = float(np.broadcast_to(np.asarray(call.payload_bytes), (1,))[0])
-                sent += payload * (1.0 if call.kind == "send" else SENT.get(call.kind, 1.0) * (ranks - 1) / ranks)
+        sent += sum(_sent(call, sizes[call.group]) for call in calls if call.phase == phase)
     return sent
+
+
+def context_bytes(
+    spec: ModelSpec, row: PlanRow, seq_len: int, phase: Literal["forward", "backward"], element_bytes: float
+) -> float:
+    """Bytes of keys, values, queries and heads likewise, that context ranks send."""
+    own, pairs = _columns(row, seq_len), float(score_pairs(seq_len, seq_len))
+    cores = [op for op in _operators(spec) if isinstance(op, CoreAttention)]
+    calls = [
+        call for op in cores for call in shard_attention(op, own, pairs, element_bytes, materialised=False).calls
+    ]
+    sizes = dict(row.cp)
+    return sum(_sent(call, sizes[call.group.removeprefix("cp_")]) for call in calls if call.phase == phase)
+
+
+def _columns(row: PlanRow, seq_len: int) -> StrategyColumns:
+    return columns(tp=row.tp, sp=row.sp, mbs=row.mbs, seq_len=seq_len, tensor=row.tensor, **dict(row.cp))
+
+
+def _sent(call: Call, ranks: int) -> float:
+    payload = float(np.sum(np.asarray(call.payload_bytes) * np.asarray(call.repeats)))
+    return payload * (1.0 if call.kind == "send" else SENT.get(call.kind, 1.0) * (ranks - 1) / ranks)
 
 
 def copies_bytes(spec: ModelSpec, row: PlanRow, element_bytes: float) -> float:
@@ -55,7 +77,7 @@ def copies_bytes(spec: ModelSpec, row: PlanRow, element_bytes: float) -> float:
         row: the plan.
         element_bytes: of gradients.
     """
-    own, strategy = columns(tp=row.tp, sp=row.sp, mbs=row.mbs, tensor=row.tensor), TENSORS[row.tensor]
+    own, strategy = _columns(row, 1), TENSORS[row.tensor]
     linear = [strategy.linear(op, own, element_bytes) for op in _operators(spec) if isinstance(op, Linear)]
     alike = sum(float(np.broadcast_to(np.asarray(one.replicated), (1,))[0]) for one in linear)
     return SENT["all_reduce"] * (row.tp - 1) / row.tp * alike * element_bytes

@@ -26,7 +26,7 @@ from meshwright.strategies import TENSORS
 from meshwright.zoo.blocks import Blocked
 from meshwright.zoo.splits import block_split
 from meshwright.zoo.tiny import TINY
-from tests.runtime.priced_collectives import copies_bytes, tensor_bytes
+from tests.runtime.priced_collectives import context_bytes, copies_bytes, tensor_bytes
 
 M, K, N = 64, 64, 256
 HEAD = 32
@@ -88,6 +88,16 @@ def ring_sum_bytes(ranks: int, size_bytes: float) -> float:
     return 2 * (ranks - 1) / ranks * size_bytes
 
 
+def held_bytes(one: Training) -> float:
+    """Bytes of a tensor rank's weights."""
+    grid, held = model_grid(one.row, one.plain_model(), one.seq_len), 0.0
+    assert grid is not None
+    for path, leaf in jax.tree_util.tree_leaves_with_path(one.initial()["weights"]):
+        axes = block_split(grid, jax.tree_util.keystr(path, simple=True, separator="."))
+        held += leaf.nbytes / prod(grid.size(names) for names in axes.values())
+    return held
+
+
 def _one_layer(model: str) -> ModelSpec:
     spec = TINY[model]
     return replace(spec, runs=(replace(spec.runs[0], repeats=1),))
@@ -139,17 +149,27 @@ def test_data_ranks_send_their_sums_once_beside_what_tensor_ranks_send(plan: str
     one = training(plan, seq_len=128)
     one = replace(one, spec=wide(kv_heads=4), row=replace(one.row, gbs=2 * one.row.gbs))
     compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
-    found, grid = step_collectives(compiled.runtime), model_grid(one.row, one.plain_model(), one.seq_len)
+    found = step_collectives(compiled.runtime)
     assert one.spec is not None
-    assert grid is not None
     for programs, phase in ((("F0",), "forward"), (("B0", "B0+"), "backward")):
         priced = 2 * tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)
         assert sum(found[name].sent_bytes for name in programs) == pytest.approx(priced, rel=0.01)
-    held = 0.0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(one.initial()["weights"]):
-        axes = block_split(grid, jax.tree_util.keystr(path, simple=True, separator="."))
-        held += leaf.nbytes / prod(grid.size(names) for names in axes.values())
-    assert found["gradients0"].sent_bytes == pytest.approx(ring_sum_bytes(one.row.dp, held))
+    assert found["gradients0"].sent_bytes == pytest.approx(ring_sum_bytes(one.row.dp, held_bytes(one)))
+
+
+@pytest.mark.parametrize("plan", ["tp2.cp2.dp2.mbs1", "tp2.nosp.cp4-a2a2xp2p2.dp1.mbs1", "tp4.cp2-ag.dp1.mbs1"])
+def test_tensor_and_context_ranks_send_what_is_priced(plan: str) -> None:
+    """Backward, context ranks sum their gradients besides."""
+    one = replace(training(plan, seq_len=128), spec=wide(kv_heads=4))
+    compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
+    found, priced = step_collectives(compiled.runtime), {}
+    assert one.spec is not None
+    for phase in ("forward", "backward"):
+        parts = (tensor_bytes, context_bytes)
+        priced[phase] = sum(part(one.spec, one.row, one.seq_len, phase, 4.0) for part in parts)
+    assert found["F0"].sent_bytes == pytest.approx(priced["forward"], rel=0.01)
+    sums = ring_sum_bytes(one.row.cp_degree, held_bytes(one))
+    assert found["B0"].sent_bytes == pytest.approx(priced["backward"] + sums, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +183,9 @@ def test_data_ranks_send_their_sums_once_beside_what_tensor_ranks_send(plan: str
         ("tp4.dp1.mbs2.gbs8.rc-full", "llama-tiny"),
         ("tp4.nosp.dp2.z2.mbs1.gbs8", "llama-tiny"),
         ("tp2.dp4.z3.mbs1.gbs4", "gpt-tiny"),
+        ("tp2.cp2.dp2.z1.mbs1.gbs4", "gpt-tiny"),
+        ("tp2.nosp.cp4-a2a2xp2p2.dp1.mbs2.rc-sel", "llama-tiny"),
+        ("tp2.cp4-burst.dp1.mbs2.rc-full", "llama-tiny"),
     ],
 )
 def test_steps_equal_one_device(plan: str, model: str) -> None:

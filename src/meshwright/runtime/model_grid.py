@@ -28,8 +28,9 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     if grid is None or grid.blocks is not None or row.tp == 1 or not isinstance(model, Decoder):
         return grid
     layers = [layer for layer in model.spec.kinds() if _is_dense(layer, row.tp)]
-    whole = (row.cp, row.ep, row.etp) == ((), 1, 1) and schedule_named(row.schedule).sections() == 1
-    if not whole or len(layers) < len(model.spec.kinds()) or model.spec.vocab % row.tp or (row.sp and seq_len % row.tp):
+    whole = (row.ep, row.etp) == (1, 1) and schedule_named(row.schedule).sections() == 1
+    shared = not model.spec.vocab % row.tp and not seq_len % (row.cp_degree * (row.tp if row.sp else 1))
+    if not whole or not shared or len(layers) < len(model.spec.kinds()):
         return grid
     keys = gcd(row.tp, *(layer.attention.kv_heads for layer in layers if isinstance(layer.attention, Attention)))
     return grid_of(row, TENSORS[row.tensor].written(row.tp, shares_tokens=row.sp, key_ranks=keys))

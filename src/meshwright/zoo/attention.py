@@ -50,6 +50,32 @@ def mixed(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, 
     return _levels(spec, grid, grid.context, grid.tensor, q, k, v)
 
 
+def on_rank(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """The same on one rank of the grid, of its own heads, tokens and samples; arguments as `mixed`."""
+    return _on_rank(spec, grid, grid.context if grid else (), q, k, v)
+
+
+def _on_rank(
+    spec: Attention, grid: DeviceGrid | None, levels: Levels, q: jax.Array, k: jax.Array, v: jax.Array
+) -> jax.Array:
+    if grid is None or not levels:
+        return whole(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
+    (kind, axes), *outer = levels
+    if not CONTEXTS[kind].swaps_heads:
+        return _of_kind(spec, grid, levels, q.shape[1] * grid.size(axes))(q, k, v)
+    every = [q, *(repeated(one, grid.size(axes)) for one in (k, v))]
+    exchanged = (jax.lax.all_to_all(one, axes, 2, 1, tiled=True) for one in every)
+    return jax.lax.all_to_all(_on_rank(spec, grid, tuple(outer), *exchanged), axes, 1, 2, tiled=True)
+
+
+@lru_cache(maxsize=64)
+def _of_kind(spec: Attention, grid: DeviceGrid, levels: Levels, length: int) -> Seen:
+    """Attention on a rank of the last level, one object for all layers alike."""
+    ((kind, axes),), places = levels, grid.places(length)
+    assert places is not None
+    return KINDS[kind](spec=spec, axes=axes, places=places).on_rank()
+
+
 def _levels(
     spec: Attention, grid: DeviceGrid, levels: Levels, heads: Axes, q: jax.Array, k: jax.Array, v: jax.Array
 ) -> jax.Array:
@@ -153,9 +179,9 @@ def attention(
     if spec.qk_norm:
         q, k = (_unit(one) * weights[f"{name}_norm"] for name, one in (("q", q), ("k", k)))
     if rotary:
-        places = order_on(grid, q.shape[1])
+        places = held.own_tokens(jnp.asarray(order_on(grid, held.tokens(q.shape[1]))))
         q, k = _turned(q, places), _turned(k, places)
-    core = partial(mixed, spec, grid)
+    core = partial(mixed if held is WHOLE else on_rank, spec, grid)
     return biased(weights, "out", held.out((jax.checkpoint(core) if core_again else core)(q, k, v), weights["out"]))
 
 
@@ -163,10 +189,10 @@ def _unit(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + EPSILON)
 
 
-def _turned(x: jax.Array, places: np.ndarray) -> jax.Array:
+def _turned(x: jax.Array, places: jax.Array) -> jax.Array:
     """Pairs (i, i + d/2) turned by place x base^(-2i/d) (Su et al. 2021, RoFormer, section 3.2.2)."""
     half = x.shape[-1] // 2
-    angles = jnp.asarray(places)[:, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
+    angles = places[:, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
     cosine, sine = (f(angles)[:, None, :].astype(x.dtype) for f in (jnp.cos, jnp.sin))
     first, second = x[..., :half], x[..., half : 2 * half]
     turned = [first * cosine - second * sine, second * cosine + first * sine]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,10 @@ class RankAttention(ABC):
             split: the split of queries, keys and values.
         """
 
+    @abstractmethod
+    def on_rank(self) -> Seen:
+        """Attention of one rank, of its part of the same arrays."""
+
     @property
     def ranks(self) -> int:
         """Number of ranks."""
@@ -78,11 +83,15 @@ class GatheredRanks(RankAttention):
 
     def over(self, mesh: AbstractMesh, split: PartitionSpec) -> Seen:
         """Attention by a gather of keys and values."""
+        return jax.shard_map(self.on_rank(), mesh=mesh, in_specs=(split,) * 3, out_specs=split)
+
+    def on_rank(self) -> Seen:
+        """Attention by a gather of keys and values."""
 
         def seen(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
             return whole(self.spec, q, self.all_of(k), self.all_of(v), self.own, jnp.asarray(self.places.ravel()))
 
-        return jax.shard_map(seen, mesh=mesh, in_specs=(split,) * 3, out_specs=split)
+        return seen
 
 
 class WithBackward(RankAttention):
@@ -100,12 +109,11 @@ class WithBackward(RankAttention):
             jax.shard_map(self.backward, mesh=mesh, in_specs=(kept, split), out_specs=(split,) * 3), inline=True
         )
 
-        seen = jax.custom_vjp(lambda *given: forward(*given)[0])
-        # Operands of backward stay apart from forward's, so that what is sent again is not kept instead. XLA for CPUs
-        # does not mind where one program has both.
-        seen.defvjp(forward, lambda *given: backward(*jax.lax.optimization_barrier(given)))
-        found: Seen = seen
-        return found
+        return _with_backward(forward, backward)
+
+    def on_rank(self) -> Seen:
+        """Attention with the backward of its kind."""
+        return _with_backward(jax.jit(self.forward, inline=True), jax.jit(self.backward, inline=True))
 
     @abstractmethod
     def forward(self, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Kept]:
@@ -125,6 +133,15 @@ class WithBackward(RankAttention):
             kept: what its forward has kept.
             slope: the gradient of what its queries have seen.
         """
+
+
+def _with_backward(forward: Callable[..., tuple[jax.Array, Kept]], backward: Callable[..., Any]) -> Seen:
+    seen = jax.custom_vjp(lambda *given: forward(*given)[0])
+    # Operands of backward stay apart from forward's, so that what is sent again is not kept instead. XLA for CPUs does
+    # not mind where one program has both.
+    seen.defvjp(forward, lambda *given: backward(*jax.lax.optimization_barrier(given)))
+    found: Seen = seen
+    return found
 
 
 class TreeRanks(WithBackward):

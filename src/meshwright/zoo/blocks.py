@@ -59,6 +59,18 @@ class WholeTensors:
         """Shape of a sample of the stream over all ranks, of the block that this device holds."""
         return shape
 
+    def tokens(self, count: int) -> int:
+        """Tokens of a sample, of those that this device has between gather and sum."""
+        return count
+
+    def own_tokens(self, whole: jax.Array) -> jax.Array:
+        """What this device has of an array [tokens of a sample, ...] between gather and sum."""
+        return whole
+
+    def by_samples(self, grid: DeviceGrid, values: jax.Array) -> jax.Array:
+        """Values of whole samples, on the ranks of the samples."""
+        return grid.held(values, grid.data)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked(WholeTensors):
@@ -83,17 +95,34 @@ class Blocked(WholeTensors):
     def part(self, whole: jax.Array, *, width: bool = True) -> jax.Array:
         """The block of this rank along length, and width."""
         for side in ("length", "width") if width else ("length",):
-            at, names = SIDES.index(side), self.blocks.stream.over(side)
-            if names:
-                size = whole.shape[at] // self.blocks.size(names)
-                start = jax.lax.axis_index(self.axes(names)) * size
-                whole = jax.lax.dynamic_slice_in_dim(whole, start, size, axis=at)
+            whole = self._block(whole, SIDES.index(side), self._along(side))
         return whole
 
     def full(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Blocks times ranks."""
-        stream = self.blocks.stream
-        return tuple(size * self.blocks.size(stream.over(side)) for size, side in zip(shape, SIDES[1:], strict=True))
+        return tuple(size * self.grid.size(self._along(side)) for size, side in zip(shape, SIDES[1:], strict=True))
+
+    def tokens(self, count: int) -> int:
+        """Those of all context ranks."""
+        return count * self.grid.size(self.grid.tokens)
+
+    def own_tokens(self, whole: jax.Array) -> jax.Array:
+        """Those of a context rank."""
+        return self._block(whole, 0, self.grid.tokens)
+
+    def by_samples(self, grid: DeviceGrid, values: jax.Array) -> jax.Array:
+        """As they are."""
+        return values
+
+    def _along(self, side: Side) -> Axes:
+        """Axes of the mesh over which the stream is split along one of its axes; samples apart."""
+        return (*(self.grid.tokens if side == "length" else ()), *self.axes(self.blocks.stream.over(side)))
+
+    def _block(self, whole: jax.Array, at: int, axes: Axes) -> jax.Array:
+        if not axes:
+            return whole
+        size = whole.shape[at] // self.grid.size(axes)
+        return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index(axes) * size, size, axis=at)
 
     def axes(self, names: Names) -> Axes:
         """Axes of the mesh of axes of the group."""
@@ -173,9 +202,9 @@ class Blocked(WholeTensors):
         return w
 
     def _own(self, value: jax.Array) -> jax.Array:
-        """A value that tensor ranks along some axes hold alike, as one of each: its gradient is summed here, once."""
+        """A value that ranks of a stage along some axes hold alike, as one of each: its gradient is summed here, once."""
         varying = jax.typeof(value).manual_axis_type.varying
-        alike = tuple(axis for axis in self.grid.tensor if axis not in varying)
+        alike = tuple(axis for axis in (*self.grid.tokens, *self.grid.tensor) if axis not in varying)
         return jax.lax.pcast(value, alike, to="varying") if alike else value
 
 

@@ -117,7 +117,7 @@ class Decoder:
             weights = cast(weights, self.compute)
             x, _ = self._stream(weights, tokens[:, :-1], keys)
             ends = {name: weights[name] for name in ("embedding", "head")}
-            return on_blocks.losses(self._losses, ends, x, tokens[:, 1:]).mean()
+            return on_blocks.losses(self._losses, ends, x, dealt(self.grid, tokens[:, 1:])).mean()
         logits, balance = self.logits(weights, tokens[:, :-1], keys)
         following = dealt(self._grid(self.num_layers - 1), tokens[:, 1:])
         wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), following[..., None], axis=-1)
@@ -142,7 +142,7 @@ class Decoder:
         on_blocks = OnBlocks.of(grid)
         tokens = dealt(grid, tokens)
         x = on_blocks.embedded(self._embedded, embedding, tokens) if on_blocks else self._embedded(embedding, tokens)
-        if grid is not None and grid.tokens:
+        if grid is not None and grid.tokens and not on_blocks:
             x = grid.held(x, grid.data, grid.tokens)
         x = self._ended(0, x)
         balance: Any = 0.0
@@ -246,7 +246,7 @@ class Decoder:
     def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         x = held.looked_up(weights["tokens"], tokens)
         if "positions" in weights:
-            positions = dealt(self._grid(0), weights["positions"][None, : tokens.shape[1]])
+            positions = dealt(self._grid(0), weights["positions"][None, : held.tokens(tokens.shape[1])])
             x = x + held.part(positions, width=False)[0]
         return norm(weights["norm"], x, held) if "norm" in weights else x
 

@@ -44,8 +44,9 @@ class OnBlocks:
             tokens: [samples, length].
         """
         stream = self.blocks.stream
-        samples = self._rows(tuple(name for name in stream.samples if name not in self.blocks.table))
-        return self._mapped(part, "embedding", weights, [samples], self.grid.activations(stream))(weights, tokens)
+        rows = self._rows(tuple(name for name in stream.samples if name not in self.blocks.table))
+        given = PartitionSpec(*rows, self.grid.tokens)
+        return self._mapped(part, "embedding", weights, [given], self.grid.activations(stream))(weights, tokens)
 
     def layer(self, part: Callable[..., jax.Array], weights: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
         """The stream behind a layer.
@@ -69,7 +70,8 @@ class OnBlocks:
             x: [samples, length, hidden].
             wanted: [samples, length].
         """
-        rows = self._rows(self.blocks.inner.samples, self.blocks.inner.length)
+        inner = self.blocks.inner
+        rows = PartitionSpec(*self._rows(inner.samples), (*self.grid.tokens, *self.grid.block_axes(inner.length)))
         stream = self.grid.activations(self.blocks.stream)
         return self._mapped(part, "", weights, [stream, rows], rows)(weights, x, wanted)
 
@@ -85,11 +87,9 @@ class OnBlocks:
         specs = (jax.tree_util.tree_map_with_path(placed, weights), *given)
         return on_ranks(self.grid, lambda *values: part(*values, held), specs, made)
 
-    def _rows(self, samples: Names, length: Names = ()) -> PartitionSpec:
-        """How ranks share samples, and the tokens of each."""
-        axes = (*self.grid.data, *self.grid.block_axes(samples))
-        within = self.grid.block_axes(length)
-        return PartitionSpec(axes or None, within) if within else PartitionSpec(axes or None)
+    def _rows(self, samples: Names) -> PartitionSpec:
+        """How ranks share samples."""
+        return PartitionSpec((*self.grid.data, *self.grid.block_axes(samples)))
 
 
 def on_ranks(

@@ -84,10 +84,10 @@ def dropout(
     if not rate:
         return x
     own = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place)
-    kept = held.part(jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, held.full(x.shape[1:])))(own))
+    kept = jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, held.full(x.shape[1:])))(own)
     if grid is not None and grid.tokens:
-        kept = dealt(grid, grid.held(kept, grid.data))
-    return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+        kept = dealt(grid, held.by_samples(grid, kept))
+    return jnp.where(held.part(kept), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
 def cast(weights: Any, dtype: Any) -> Any:

@@ -179,7 +179,7 @@ def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:
     if not isinstance(sharding, GridSharding):
         raise NotShared("weights are split operator by operator")
     grid, data = sharding.split.grid, sharding.data
-    if grid.tokens:
+    if grid.tokens and grid.blocks is None:
         raise NotShared("tokens of a sample are split over context ranks")
     if {*grid.expert, *grid.expert_tensor} & set(grid.data):
         raise NotShared("experts are split over data ranks")

@@ -126,8 +126,14 @@ def _check_rules(jaxpr: core.Jaxpr, inside: Mapping[str, Any] | None = None) -> 
                     field="shard_map",
                 )
             )
+        if _is_kept(eqn):
+            continue
         for inner in programs_of(eqn):
             _check_rules(inner, eqn.params if eqn.primitive.name == "shard_map" else inside)
+
+
+def _is_kept(eqn: core.JaxprEqn) -> bool:
+    return eqn.primitive.name == "shard_map" and eqn.params["mesh"] in _KEPT.get()
 
 
 def _holds(jaxpr: core.Jaxpr, asked: Callable[[core.JaxprEqn], bool]) -> bool:
@@ -175,7 +181,7 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
     if name in PLAIN:
         return list(PLAIN[name](read, eqn.params))
     if name == "shard_map":
-        if eqn.params["mesh"] in _KEPT.get():
+        if _is_kept(eqn):
             return list(eqn.primitive.bind(*read, **eqn.primitive.get_bind_params(eqn.params)))
         return _mapped(eqn, read)
     if name in CALLS:
