@@ -131,6 +131,18 @@ def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
     assert found.row.devices == found.devices == 8
 
 
+def test_what_a_plan_file_is_priced_with_and_no_run_does_is_refused(tmp_path: Path) -> None:
+    file, words = tmp_path / "plan.json", {"cluster": "8xH100", "global_batch": 16}
+    for asked, said in (
+        ({"optimizer": "pipefisher"}, "optimizer pipefisher does not run here"),
+        ({"lora": "r=8"}, "LoRA does not run here"),
+        ({"lengths": "lognormal:mean=1200,sigma=1,max=8192"}, "unequal lengths"),
+    ):
+        file.write_text(json.dumps(mw.plan("llama-3.1-8b", **words, **asked).to_dict()))
+        with pytest.raises(MeshwrightError, match=said):
+            run_inputs(ExecutionFields(model=None, plan=f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32))
+
+
 def test_every_default_is_said() -> None:
     found = run_inputs(ExecutionFields(model="gpt-tiny", plan="pp2.mbs2"))
     assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.requests.run import ExecutionFields
-from meshwright.app.runs.rules import execution_problems, mixed_problems, problems_of_row
-from meshwright.errors import InputError, Problem
+from meshwright.app.runs.rules import execution_problems, mixed_problems, planned_problems, problems_of_row
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import ModelLayout
 from meshwright.fields.gather import Gather
 from meshwright.planning.plan_shape import groups_of
@@ -126,6 +126,8 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
     filed = _filed(options, notes) if is_file(options.plan) else None
     for problem in execution_problems(options, planned=filed is not None):
         gather.errors.append(problem)
+    if filed is not None and (problems := planned_problems(filed.job)):
+        gather.errors.append(UnsupportedError(problems, code="MW411"))
     if filed is not None and (filed.row is None or options.emulate is not None):
         return _mixed_inputs(options, filed, notes, gather)
     return _row_inputs(options, filed, notes, gather)

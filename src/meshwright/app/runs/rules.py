@@ -15,6 +15,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
 
 DTYPES = ("fp32", "fp64", "bf16", "fp16")
+OPTIMIZERS = ("adam", "adamw")
+"""Optimizers of plans whose states and updates are those of a run."""
 
 
 def execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[MeshwrightError]:
@@ -46,6 +48,27 @@ def execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[M
             ),
             code="MW251",
         )
+
+
+def planned_problems(job: Job) -> list[Problem]:
+    """What a plan file is priced with that a run does otherwise.
+
+    Args:
+        job: the job of the plan.
+    """
+    workload, tuning = job.workload, job.model.tuning
+    found = []
+    if workload.optimizer.partition(":")[0] not in OPTIMIZERS:
+        found.append((f"optimizer {workload.optimizer}", f"a run updates with {OPTIMIZERS[0]}", "optimizer"))
+    if tuning is not None:
+        what = "a plan with frozen parts" if tuning.lora is None else "LoRA"
+        found.append((what, "a run trains all weights", "model"))
+    if workload.sequence_lengths:
+        found.append(("a plan for sequences of unequal lengths", "samples of a run are all as long", "seq_len"))
+    if not workload.training:
+        found.append(("a plan without training", "a run trains", "plan"))
+    fix = "give the plan as one line, or plan without it"
+    return [Problem(what=f"{what} does not run here", why=why, fix=fix, field=field) for what, why, field in found]
 
 
 def mixed_problems(options: ExecutionFields, job: Job, spec: ModelSpec | None) -> Iterator[Problem]:
