@@ -169,8 +169,7 @@ METHODS = (
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "beside experts XLA writes what tensor ranks send, and sends more where these are more than key-value "
-                "heads",
+                "in layers of experts XLA writes what tensor ranks send",
             ),
             (
                 "Megatron sequence parallelism",
@@ -178,7 +177,7 @@ METHODS = (
                 ("tp4", "tp4.tpov"),
                 ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
                 (GRIDS, "test_steps_equal_one_device"),
-                "beside experts a run sends what Megatron 1D does; overlap is left to XLA",
+                "in layers of experts XLA writes what tensor ranks send; overlap is left to XLA",
             ),
             (
                 "Optimus (2D)",

@@ -53,9 +53,7 @@ def context_bytes(
     """Bytes of keys, values, queries and heads likewise, that context ranks send."""
     own, pairs = _columns(row, seq_len), float(score_pairs(seq_len, seq_len))
     cores = [op for op in _operators(spec) if isinstance(op, CoreAttention)]
-    calls = [
-        call for op in cores for call in shard_attention(op, own, pairs, element_bytes, materialised=False).calls
-    ]
+    calls = [call for op in cores for call in shard_attention(op, own, pairs, element_bytes, materialised=False).calls]
     sizes = dict(row.cp)
     return sum(_sent(call, sizes[call.group.removeprefix("cp_")]) for call in calls if call.phase == phase)
 

@@ -185,7 +185,7 @@ def test_tensor_and_context_ranks_send_what_is_priced(plan: str) -> None:
         ("tp2.dp4.z3.mbs1.gbs4", "gpt-tiny"),
         ("tp2.cp2.dp2.z1.mbs1.gbs4", "gpt-tiny"),
         ("tp2.nosp.cp4-a2a2xp2p2.dp1.mbs2.rc-sel", "llama-tiny"),
-        ("tp2.cp4-burst.dp1.mbs2.rc-full", "llama-tiny"),
+        ("tp2.cp2-burst.dp2.mbs1.rc-full", "llama-tiny"),
     ],
 )
 def test_steps_equal_one_device(plan: str, model: str) -> None:

@@ -91,6 +91,17 @@ def test_keys_and_values_go_around_the_ring_or_are_gathered() -> None:
     assert gathered == pytest.approx(LAYERS * 2 * 2 * keys * ELEMENT, rel=0.01)
 
 
+def test_tensor_ranks_gather_and_scatter_beside_experts() -> None:
+    """Embedding and attentions scatter sums of the stream, which attentions and the head gather."""
+    found = sent("moe-tiny", "tp2.dp4.ep4.mbs4")
+    stream = 4 * LENGTH * HIDDEN * ELEMENT
+    for program, gathers in (("F0", LAYERS + 1), ("B0", 2 * LAYERS + 3)):
+        assert found[program].count["reduce-scatter"] == LAYERS + 1
+        assert found[program].result_bytes["reduce-scatter"] == (LAYERS + 1) * stream / 2
+        assert found[program].result_bytes["all-gather"] >= gathers * stream
+    assert found["F0"].of_arrays["all-to-all"] == 2 * LAYERS
+
+
 @pytest.mark.parametrize(("model", "words"), [("gpt-tiny", "tp4.nosp.dp2.mbs8"), ("llama-tiny", "tp2.nosp.dp4.mbs4")])
 def test_tensor_ranks_sum_what_is_priced(model: str, words: str) -> None:
     """Once for queries, keys and values together, and once for gate and up, in either direction."""

@@ -27,8 +27,8 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     grid = grid_of(row)
     if grid is None or grid.blocks is not None or row.tp == 1 or not isinstance(model, Decoder):
         return grid
-    layers = [layer for layer in model.spec.kinds() if _is_dense(layer, row.tp)]
-    whole = (row.ep, row.etp) == (1, 1) and schedule_named(row.schedule).sections() == 1
+    layers = [layer for layer in model.spec.kinds() if _is_shared_evenly(layer, row.tp)]
+    whole = schedule_named(row.schedule).sections() == 1
     shared = not model.spec.vocab % row.tp and not seq_len % (row.cp_degree * (row.tp if row.sp else 1))
     if not whole or not shared or len(layers) < len(model.spec.kinds()):
         return grid
@@ -36,10 +36,11 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     return grid_of(row, TENSORS[row.tensor].written(row.tp, shares_tokens=row.sp, key_ranks=keys))
 
 
-def _is_dense(layer: LayerSpec, tp: int) -> bool:
-    """Whether a layer has plain attention and a plain MLP, in parts that ranks share evenly."""
-    attention, dense = layer.attention, layer.mlp
-    if not (isinstance(attention, Attention) and isinstance(dense, DenseMlp)):
+def _is_shared_evenly(layer: LayerSpec, tp: int) -> bool:
+    """Whether a layer has plain attention, and an MLP or experts behind it, in parts that ranks share evenly."""
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(attention, Attention) or attention.heads % tp:
         return False
-    shared = not attention.heads % tp and not dense.ffn_hidden % tp
-    return shared and (attention.kv_heads % tp == 0 or tp % attention.kv_heads == 0)
+    if isinstance(mlp, DenseMlp) and mlp.ffn_hidden % tp:
+        return False
+    return attention.kv_heads % tp == 0 or tp % attention.kv_heads == 0

@@ -103,15 +103,15 @@ class Blocked(WholeTensors):
         return tuple(size * self.grid.size(self._along(side)) for size, side in zip(shape, SIDES[1:], strict=True))
 
     def tokens(self, count: int) -> int:
-        """Those of all context ranks."""
+        """Tokens of all context ranks."""
         return count * self.grid.size(self.grid.tokens)
 
     def own_tokens(self, whole: jax.Array) -> jax.Array:
-        """Those of a context rank."""
+        """Rows of the tokens of a context rank."""
         return self._block(whole, 0, self.grid.tokens)
 
     def by_samples(self, grid: DeviceGrid, values: jax.Array) -> jax.Array:
-        """As they are."""
+        """Values of the samples of a rank, as they are."""
         return values
 
     def _along(self, side: Side) -> Axes:
@@ -202,7 +202,7 @@ class Blocked(WholeTensors):
         return w
 
     def _own(self, value: jax.Array) -> jax.Array:
-        """A value that ranks of a stage along some axes hold alike, as one of each: its gradient is summed here, once."""
+        """A value that ranks along some axes hold alike, as one of each: its gradient is summed here, once."""
         varying = jax.typeof(value).manual_axis_type.varying
         alike = tuple(axis for axis in (*self.grid.tokens, *self.grid.tensor) if axis not in varying)
         return jax.lax.pcast(value, alike, to="varying") if alike else value

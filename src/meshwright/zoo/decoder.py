@@ -27,7 +27,7 @@ from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, rou
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.on_blocks import OnBlocks
-from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
+from meshwright.zoo.parts import cast, drawn, dropout, made_again, norm, norm_weights, sample_keys
 from meshwright.zoo.supported import check_supported
 from meshwright.zoo.swapped import swapped
 from meshwright.zoo.token_order import dealt, in_order, order_on
@@ -115,9 +115,10 @@ class Decoder:
         keys, tokens = sample_keys(key, batch["sample"]), batch["tokens"]
         if on_blocks := OnBlocks.of(self.grid):
             weights = cast(weights, self.compute)
-            x, _ = self._stream(weights, tokens[:, :-1], keys)
+            x, balance = self._stream(weights, tokens[:, :-1], keys)
             ends = {name: weights[name] for name in ("embedding", "head")}
-            return on_blocks.losses(self._losses, ends, x, dealt(self.grid, tokens[:, 1:])).mean()
+            loss = on_blocks.losses(self._losses, ends, x, dealt(self.grid, tokens[:, 1:])).mean()
+            return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
         logits, balance = self.logits(weights, tokens[:, :-1], keys)
         following = dealt(self._grid(self.num_layers - 1), tokens[:, 1:])
         wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), following[..., None], axis=-1)
@@ -240,8 +241,7 @@ class Decoder:
         else:
             assert isinstance(layer.mlp, MoeMlp)
             made["experts"] = expert_weights(layer.mlp, hidden, thinking, scale)
-        names = ("attention_norm", "mlp_norm")[: layer.norms]
-        return made | {name: norm_weights(layer.norm, hidden) for name in names}
+        return made | {name: norm_weights(layer.norm, hidden) for name in ("attention_norm", "mlp_norm")[: layer.norms]}
 
     def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         x = held.looked_up(weights["tokens"], tokens)
@@ -297,13 +297,17 @@ class Decoder:
         again: tuple[str, ...],
     ) -> tuple[jax.Array, Any]:
         """A layer on the blocks of a tensor grid, or as the partitioner splits it."""
-        if on_blocks := OnBlocks.of(self.grid):
+        if not (on_blocks := OnBlocks.of(self.grid)):
+            return self._layer(number, layer, weights, x, keys, again=again)
+        if isinstance(layer.mlp, MoeMlp):
+            own = {name: part for name, part in weights.items() if name != "experts"}
+            attended = partial(self._attended, number, layer, again=again)
+            return self._thought(number, layer, weights, on_blocks.layer(attended, own, x, keys), keys, again=again)
 
-            def part(weights: Any, x: jax.Array, keys: jax.Array, held: WholeTensors) -> jax.Array:
-                return self._layer(number, layer, weights, x, keys, again=again, held=held)[0]
+        def part(weights: Any, x: jax.Array, keys: jax.Array, held: WholeTensors) -> jax.Array:
+            return self._layer(number, layer, weights, x, keys, again=again, held=held)[0]
 
-            return on_blocks.layer(part, weights, x, keys), 0.0
-        return self._layer(number, layer, weights, x, keys, again=again)
+        return on_blocks.layer(part, weights, x, keys), 0.0
 
     def _layer(
         self,
@@ -317,27 +321,52 @@ class Decoder:
         routes: list[jax.Array] | None = None,
         held: WholeTensors = WHOLE,
     ) -> tuple[jax.Array, Any]:
-        rate, grid = self.dropout if layer.dropout else 0.0, self._grid(number)
-        rotary = not self.spec.learned_positions
+        attended = self._attended(number, layer, weights, x, keys, held, again=again)
+        return self._thought(number, layer, weights, attended, keys, again=again, routes=routes, held=held)
+
+    def _attended(
+        self,
+        number: int | jax.Array,
+        layer: LayerSpec,
+        weights: dict[str, Any],
+        x: jax.Array,
+        keys: jax.Array,
+        held: WholeTensors,
+        *,
+        again: tuple[str, ...],
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the second half of a layer is given, and the stream behind the first."""
         assert isinstance(layer.attention, Attention)
-
-        def made_again(module: str, part: Callable[..., Any], **kept: Any) -> Callable[..., Any]:
-            return jax.checkpoint(part, **kept) if module in again else part
-
-        normed = made_again("layernorm", partial(norm, held=held))
+        grid = self._grid(number)
+        normed = made_again(again, "layernorm", partial(norm, held=held))
         entering = normed(weights["attention_norm"], x)
         seen = attention(
             layer.attention,
             weights["attention"],
             entering,
-            rotary=rotary,
+            rotary=not self.spec.learned_positions,
             core_again="core_attn" in again,
             grid=grid,
             held=held,
         )
-        after = x + dropout(keys, 2 * number, rate, seen, held, grid)
+        after = x + dropout(keys, 2 * number, self.dropout * layer.dropout, seen, held, grid)
         given = x if layer.parallel_block else after
-        shared = entering if layer.norms == 1 else normed(weights["mlp_norm"], given)
+        return entering if layer.norms == 1 else normed(weights["mlp_norm"], given), after
+
+    def _thought(
+        self,
+        number: int | jax.Array,
+        layer: LayerSpec,
+        weights: dict[str, Any],
+        attended: tuple[jax.Array, jax.Array],
+        keys: jax.Array,
+        *,
+        again: tuple[str, ...],
+        routes: list[jax.Array] | None = None,
+        held: WholeTensors = WHOLE,
+    ) -> tuple[jax.Array, Any]:
+        """The stream behind a layer, and the imbalance of its router."""
+        (shared, after), grid = attended, self._grid(number)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
             if routes is not None:
@@ -351,12 +380,12 @@ class Decoder:
                 gate=self.gate,
                 keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
             )
-            of_products = made_again("moe_act", through, policy=all_but_activations)
-            exchanges = kept_exchanges(self.experts)
-            made, balance = made_again("moe", of_products, policy=exchanges)(weights["experts"], shared)
+            of_products = made_again(again, "moe_act", through, policy=all_but_activations)
+            whole = made_again(again, "moe", of_products, policy=kept_exchanges(self.experts))
+            made, balance = whole(weights["experts"], shared)
         else:
-            made = made_again("mlp", partial(mlp, held=held))(weights["mlp"], shared)
-        return after + dropout(keys, 2 * number + 1, rate, made, held, grid), balance
+            made = made_again(again, "mlp", partial(mlp, held=held))(weights["mlp"], shared)
+        return after + dropout(keys, 2 * number + 1, self.dropout * layer.dropout, made, held, grid), balance
 
     def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:
         """Loss of every token, on one rank of a tensor grid."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -98,3 +99,15 @@ def cast(weights: Any, dtype: Any) -> Any:
         dtype: the number format of the products; None keeps them.
     """
     return weights if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), weights)
+
+
+def made_again(again: Sequence[str], module: str, part: Callable[..., Any], **kept: Any) -> Callable[..., Any]:
+    """A part of a layer, which backward computes again where its module is asked for.
+
+    Args:
+        again: modules that are.
+        module: the one that the part is of.
+        part: any function.
+        kept: what `jax.checkpoint` takes besides, such as what is kept all the same.
+    """
+    return jax.checkpoint(part, **kept) if module in again else part

@@ -83,7 +83,7 @@ OF_HEADS = ("q_norm", "k_norm")
 """Vectors of one head, whole on every rank."""
 
 
-def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
+def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Ranks | Axes]:
     """Axes of the grid along each axis of a value of the state, where products are written block by block.
 
     Args:
@@ -91,6 +91,8 @@ def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
         path: the path as `split_axes` takes it.
     """
     *_, owner, name = ("", *path.split("."))
+    if owner == "experts":
+        return expert_axes(name)
     assert grid.blocks is not None
     return {at: axes for at, names in _names(grid.blocks, owner, name).items() if (axes := grid.block_axes(names))}
 
