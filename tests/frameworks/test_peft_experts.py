@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.library.models import resolve
 from meshwright.ops.counts import adapter_parameters
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.tuning import Tuning
 from meshwright.targets.adapters import BY_PEFT
 

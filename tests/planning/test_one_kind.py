@@ -101,3 +101,16 @@ def test_groups_of_several_are_planned_on_fewer_devices_that_divide_well() -> No
     assert roundest_devices(resolve_gpus("16x8xL40S,27x8xA100-80,8x8xH100"), batch=256) == {1: (192,)}
     small = resolve_gpus("4xH100,4xA100-80")
     assert fewer_devices(small, 0, 4, batch=8) == [1, 2, 3]
+
+
+def test_workers_that_divide_no_number_of_micro_batches_are_interleaved_in_larger_groups() -> None:
+    found = plan("qwen3-30b-a3b", gpus="48xH100", global_batch=256, top=1)
+    row = found.best.plan.pipelines[0]
+
+    assert len(row.workers) == 3
+    assert row.num_micro_batches % 3
+    assert row.schedule.name == "interleaved"
+    assert found.certificate is not None
+    assert found.certificate.optimal
+    plain = plan("qwen3-30b-a3b", gpus="48xH100", global_batch=256, top=1, pin={"vpp": 1})
+    assert found.best.estimate.step_time_s < 0.95 * plain.best.estimate.step_time_s

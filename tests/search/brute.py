@@ -51,6 +51,13 @@ def pipelines(schedules: tuple[str, ...], layers: int) -> list[tuple[str, int]]:
     return list(itertools.product(schedules, range(1, layers + 1)))
 
 
+def in_groups(schedule: str, pp: int, micro_batches: int) -> str:
+    """Interleaved 1F1B in the smallest groups, pp or larger, of which the last is whole or at least pp."""
+    rests = ((group, micro_batches % group) for group in range(pp, micro_batches + 1))
+    group = next((group for group, rest in rests if rest == 0 or rest >= pp), pp)
+    return f"interleaved-group{group}" if schedule == "interleaved" and group > pp else schedule
+
+
 def all_rows(
     model: ModelSpec,
     workload: Workload,
@@ -90,6 +97,7 @@ def all_rows(
                     schedule_named(schedule), pp, workload.global_batch // (dp * mbs)
                 ):
                     continue
+                named = in_groups(schedule, pp, workload.global_batch // (dp * mbs))
                 degrees = {
                     "tp": tp,
                     "cp": levels,
@@ -103,7 +111,7 @@ def all_rows(
                     "dp": dp,
                     "mbs": mbs,
                     "gbs": workload.global_batch,
-                    "schedule": schedule,
+                    "schedule": named,
                     "tp_overlap": overlap,
                 }
                 # Some schedules demand that everything is recomputed; asked again below, of each row.

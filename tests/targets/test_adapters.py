@@ -11,7 +11,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 

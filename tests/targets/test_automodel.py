@@ -14,7 +14,8 @@ from meshwright.fields.job import JobFields
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs
-from meshwright.planning.question.tuned import read_lora, with_tuning
+from meshwright.planning.question.tuned import with_tuning
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.job import Job
 from meshwright.specs.tuning import Tuning
 from meshwright.targets import TARGETS, target_of_file

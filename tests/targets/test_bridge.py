@@ -14,7 +14,7 @@ from meshwright.fields.job import JobFields
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 from meshwright.targets.bridge.recipe import recipe_named

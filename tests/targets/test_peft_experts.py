@@ -15,7 +15,7 @@ from meshwright.library.models import resolve
 from meshwright.ops.counts import adapter_parameters
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.planning.run_by import run_by
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.formats.huggingface import read_config
 from meshwright.ops.counts import adapter_parameters
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.tuning import Tuning
 from meshwright.targets import TARGETS
 from tests.counts import FAMILIES

@@ -17,7 +17,7 @@ from meshwright.fields.job import JobFields
 from meshwright.library.models import spec
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.job import Job
 from meshwright.specs.row import offload_token
 from meshwright.targets import TARGETS, target_of_file

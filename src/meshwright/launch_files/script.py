@@ -24,7 +24,8 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
-from meshwright.planning.question.tuned import read_lora, with_targets_there
+from meshwright.planning.question.tuned import with_targets_there
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named

@@ -147,7 +147,7 @@ def _stored_base(job: JobFields) -> str | None:
     if job.lora is None:
         own = job.model.lora if isinstance(job.model, ModelSpec) else None
         return own.base if own is not None else None
-    from meshwright.planning.question.tuned import read_lora  # few questions are of adapters
+    from meshwright.planning.question.tuning_text import read_lora  # few questions are of adapters
 
     with suppress(MeshwrightError):  # what is wrong is refused where the question is read
         return read_lora(job.lora).base
@@ -190,7 +190,7 @@ def _with_adapters(job: JobFields, target: Target) -> JobFields:
     """The question with adapters on the modules that a target has them for, where it names none."""
     if job.lora is None:
         return job
-    from meshwright.planning.question.tuned import read_lora  # few questions are of adapters
+    from meshwright.planning.question.tuning_text import read_lora  # few questions are of adapters
 
     with suppress(MeshwrightError):  # what is wrong is refused where its question is read
         asked, model = read_lora(job.lora), resolve_model(job.model)

@@ -15,7 +15,14 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.rules.legality import row_problems
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Count, FieldKind, Number, SequenceLength, Whole
-from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree
+from meshwright.planning.repair.changes import (
+    DEGREES,
+    describe,
+    with_chunks,
+    with_data_degree,
+    with_degree,
+    with_open_groups,
+)
 from meshwright.planning.sensitivity import numbers_of
 from meshwright.planning.setting import Setting, Value, near, with_own
 from meshwright.planning.what_if_stages import (
@@ -165,6 +172,7 @@ def changed_row(row: PlanRow, asked: Mapping[str, Any], model: ModelSpec, device
         InputError: a value of another kind than the setting's.
     """
     gather = Gather()
+    row = with_open_groups(row)
     for name in AXES:
         if name in asked:
             row = gather.attempt(lambda n=name, r=row: _moved(r, n, asked[n], devices)) or row  # type: ignore[misc]

@@ -15,7 +15,7 @@ from meshwright.schedules.placement import Placement
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.plan import Schedule as ScheduleSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import LayerStrategy
 
 Held = tuple[tuple[tuple[int, str], ...], ...]
@@ -69,6 +69,17 @@ def spec_of(schedule: Schedule) -> ScheduleSpec:
     return ScheduleSpec(
         name=schedule.name, parameters=tuple((name, value) for name, value, default in said if value != default)
     )
+
+
+def usual_schedule(pp: int, micro_batches: int, vpp: int) -> str:
+    """The schedule of a plan where none is named: 1F1B, or interleaved 1F1B in groups that its micro-batches fill.
+
+    Args:
+        pp: workers.
+        micro_batches: micro-batches of a step.
+        vpp: chunks per worker.
+    """
+    return schedule_named(default_schedule(vpp)).settled(pp, micro_batches).token
 
 
 @lru_cache(maxsize=256)

@@ -73,7 +73,7 @@ def pipelines_of(
         # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
         return [(schedule_named(default_schedule(1)), 1)] if chunk_counts is None or 1 in chunk_counts else []
     found = []
-    for schedule in schedules:
+    for schedule in (one.settled(p, m) for one in schedules):
         for v in chunk_options(schedule, min(most_stages // p, most_chunks(schedule, p, m))):
             if chunk_counts is not None and v not in chunk_counts:
                 continue

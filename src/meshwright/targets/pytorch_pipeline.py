@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from meshwright.errors import MeshwrightError
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
-from meshwright.schedules.plan_rows import schedule_of
+from meshwright.schedules.plan_rows import schedule_of, spec_of
 from meshwright.targets import fsdp
 from meshwright.targets.sayable import ANY, Plan, Rule, Says, equal_micro_batches, only, overlap_inside_domain
 
@@ -66,12 +68,28 @@ RULES = (
 def _known(plan: Plan) -> str | None:
     """PyTorch's class of the schedule, where it runs it in our order."""
     schedule = plan.found.pipeline.schedule
-    if schedule.orders or schedule.parameters or schedule.name not in CLASSES:
+    if schedule.orders or schedule.name not in CLASSES:
         return None
     m, pp = plan.found.pipeline.num_micro_batches, plan.found.pp
     if schedule.name in ("interleaved", "breadth-first") and m % max(1, m // pp):
         return None
+    if spec_of(schedule_named(in_rounds(schedule.name, pp, m))) != schedule:
+        return None
     return CLASSES[schedule.name]
+
+
+def in_rounds(schedule: str, pp: int, micro_batches: int) -> str:
+    """A schedule by its name in plans, interleaved 1F1B in the equal rounds that PyTorch makes of micro-batches.
+
+    Args:
+        schedule: the name of PyTorch's class, as ours.
+        pp: workers.
+        micro_batches: micro-batches of a step; as many rounds are made as have pp of them or more.
+    """
+    rounds = max(1, micro_batches // pp)
+    if schedule != "interleaved" or micro_batches % rounds or micro_batches // rounds == pp:
+        return schedule
+    return f"interleaved-group{micro_batches // rounds}"
 
 
 def _flushes(plan: Plan) -> bool:
@@ -152,11 +170,13 @@ def schedule_of_file(text: str, pp: int, vpp: int, micro_batches: int) -> str | 
     from meshwright.formats.torch_csv import write_actions
     from meshwright.schedules.torch_actions import to_actions
 
-    for name in PLAN_SCHEDULES:
+    usual = [schedule_named(name).settled(pp, micro_batches) for name in PLAN_SCHEDULES]
+    grouped = (schedule_named(f"interleaved-group{group}") for group in range(pp + 1, micro_batches + 1))
+    for schedule in chain(usual, grouped):
         try:
-            actions = to_actions(schedule_named(name).table(pp, micro_batches, vpp))
+            actions = to_actions(schedule.table(pp, micro_batches, vpp))
         except MeshwrightError:
             continue  # it takes other numbers of workers, chunks or micro-batches, or PyTorch does not run it
         if write_actions(actions) == text:
-            return name
+            return schedule.token
     return None

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import math
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,15 +32,14 @@ def configuration(options: Options) -> tuple[Any, list[str]]:
 
     latent = "--multi-latent-attention" in options
     kind = MLATransformerConfig if latent else TransformerConfig
-    hints = {one.name: one for one in dataclasses.fields(kind)}
+    fields = {one.name for one in dataclasses.fields(kind)}
     types_ = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for flag, value in options.items():
         name = _NAMES.get(flag, flag.removeprefix("--").replace("-", "_"))
-        if name in hints and name != "cp_comm_type":
+        if name in fields and name != "cp_comm_type":
             values[name] = _typed(value, types_[name], name)
     dtype = torch.bfloat16 if "--bf16" in options else torch.float16 if "--fp16" in options else torch.float32
-    layers = values["num_layers"]
     if values.get("tensor_model_parallel_size", 1) == 1:
         # Its training loop leaves it out there.
         values.pop("sequence_parallel", None)
@@ -57,44 +57,58 @@ def configuration(options: Options) -> tuple[Any, list[str]]:
         "tp_comm_overlap": False,
         "fp8": None,
     }
+    values |= _activation(options, biased=values["add_bias_linear"])
     if "--pipeline-model-parallel-layout" in options:
         values["pipeline_model_parallel_layout"] = options["--pipeline-model-parallel-layout"]
     if "--group-query-attention" not in options:
         values.pop("num_query_groups", None)
-    if "--swiglu" in options:
-        values |= {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": True}
-    elif "--squared-relu" in options:
-        values |= {"activation_func": lambda x: functional.relu(x).pow(2), "bias_activation_fusion": False}
-    else:
-        values["bias_activation_fusion"] = values["add_bias_linear"] and "--no-bias-gelu-fusion" not in options
     if "--recompute-activations" in options:
         values.setdefault("recompute_granularity", "selective")
     if values.get("recompute_granularity") == "selective":
         values.setdefault("recompute_modules", ["core_attn"])
-    notes = []
     if "num_moe_experts" in values:
-        values |= {
-            "moe_grouped_gemm": True,
-            "moe_expert_capacity_factor": 1.0,
-            "moe_pad_expert_input_to_capacity": True,
-        }
-        values["moe_token_dispatcher_type"] = "alltoall"
         values.setdefault("moe_router_load_balancing_type", "aux_loss")
-        values["moe_layer_freq"] = _frequency(options.get("--moe-layer-freq", "1"), layers)
-        for name in ("moe_router_fusion", "moe_permute_fusion", "moe_shared_expert_overlap"):
-            values[name] = False
-        notes.append("experts get equally many tokens")
+        values |= _of_experts(options, values["num_layers"])
+    made = kind(**{name: value for name, value in values.items() if name in fields})
+    return made, list(_otherwise_in_the_job(options, experts="num_moe_experts" in values))
+
+
+def _activation(options: Options, *, biased: bool) -> dict[str, Any]:
+    """The activation function of an MLP, and whether its bias is added in the same kernel."""
+    if "--swiglu" in options:
+        return {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": True}
+    if "--squared-relu" in options:
+        return {"activation_func": lambda x: functional.relu(x).pow(2), "bias_activation_fusion": False}
+    return {"bias_activation_fusion": biased and "--no-bias-gelu-fusion" not in options}
+
+
+def _of_experts(options: Options, layers: int) -> dict[str, Any]:
+    """What experts run with here: equally many tokens each, exchanged by the one dispatcher that needs no GPU."""
+    fused = ("moe_router_fusion", "moe_permute_fusion", "moe_shared_expert_overlap")
+    return {
+        "moe_grouped_gemm": True,
+        "moe_expert_capacity_factor": 1.0,
+        "moe_pad_expert_input_to_capacity": True,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_layer_freq": _frequency(options.get("--moe-layer-freq", "1"), layers),
+        **dict.fromkeys(fused, False),
+    }
+
+
+def _otherwise_in_the_job(options: Options, *, experts: bool) -> Iterator[str]:
+    """What the job does otherwise than this rank."""
+    if experts:
+        yield "experts get equally many tokens"
         asked = options.get("--moe-token-dispatcher-type", "allgather")
         if asked != "alltoall":
-            notes.append(f"tokens go to their experts by alltoall here, by {asked} in the job")
+            yield f"tokens go to their experts by alltoall here, by {asked} in the job"
     for flag, what in (
         ("--fp8-format", "products run in 16 bits here, in 8 in the job"),
         ("--tp-comm-overlap", "collectives that overlap products run after them here"),
         ("--context-parallel-size", "the exchange of keys and values over cp is inside Transformer Engine, unseen"),
     ):
         if flag in options and options[flag] != "1":
-            notes.append(what)
-    return kind(**{name: value for name, value in values.items() if name in hints}), notes
+            yield what
 
 
 def _typed(text: str, hint: Any, name: str) -> Any:

@@ -202,3 +202,13 @@ def test_positions_that_nobody_knows_are_not_asked_for() -> None:
     options = "--seq-length $1 --max-position-embeddings $2 --micro-batch-size 1"
     found = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {options}\n")
     assert "--max-position-embeddings" not in "".join(problem.what for problem in found.questions)
+
+
+def test_groups_of_interleaved_micro_batches_are_read() -> None:
+    said = "--pipeline-model-parallel-size 3 --micro-batch-size 1 --global-batch-size 16 --num-layers 24 "
+    chunks = "--num-virtual-stages-per-pipeline-rank 2 --microbatch-group-size-per-virtual-pipeline-stage"
+
+    grouped = read_flags(f"{said} {chunks} 4", devices=3)
+    assert grouped.row.schedule == "interleaved-group4"
+    assert grouped.row.format().startswith("pp3.vpp2")
+    assert read_flags(f"{said} {chunks} 3", devices=3).row.schedule == "interleaved"

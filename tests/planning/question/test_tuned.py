@@ -11,7 +11,8 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.library.models import spec
 from meshwright.ops.counts import adapter_parameters
-from meshwright.planning.question.tuned import read_freeze, read_lora, trained_text, with_tuning
+from meshwright.planning.question.tuned import trained_text, with_tuning
+from meshwright.planning.question.tuning_text import read_freeze, read_lora
 from meshwright.specs.tuning import Frozen, Lora, Tuning
 
 MODEL = spec("llama-3.1-8b")

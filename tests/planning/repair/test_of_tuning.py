@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 from meshwright.cli import main
 from meshwright.library.models import spec
-from meshwright.planning.question.tuned import read_lora
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.planning.repair.of_tuning import lighter, lora_option
 from meshwright.specs.tuning import Lora, Tuning

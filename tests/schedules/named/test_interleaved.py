@@ -35,3 +35,16 @@ def test_activations_in_flight_are_counted_as_along_the_table(
             continue
         counted = [vectors.tolist() for vectors in live_vectors(schedule.table(p, m, v))]
         assert [vectors.tolist() for vectors in schedule.in_flight(p, m, v)] == counted, (p, m, v)
+
+
+@pytest.mark.parametrize(("p", "m"), [(p, m) for p in range(2, 9) for m in range(1, 34)])
+def test_groups_settled_for_a_number_of_micro_batches_are_the_smallest_legal_ones(p: int, m: int) -> None:
+    legal = [g for g in range(p, m + 1) if not Interleaved(group=g).problems(p, m, 2)]
+    settled = Interleaved().settled(p, m)
+
+    if not legal:
+        assert settled == Interleaved()
+    else:
+        assert (settled.group or p) == legal[0]
+        assert not settled.problems(p, m, 2)
+    assert Interleaved(group=m).settled(p, m) == Interleaved(group=m)  # what is stated stays

@@ -99,8 +99,26 @@ def _mlp(layer: LayerSpec) -> DenseMlp | MoeMlp:
 
 def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
     """Parts of the shape that no option says."""
+    yield from _unlike_layers(model)
+    for kind in model.kinds():
+        yield from _inexpressible_layer(kind)
+    if model.mtp_layer is not None:
+        yield _refusal("mtp_layer", model.mtp_layer.attention.kind, "prediction modules are like the last layer")
+    if sum(layer.wide for layer in model.layers()) != sum(_wide_ends(model)):
+        yield _refusal("wide", True, "layers in 16 bits are the first and the last ones")
+    if model.embedding_norm:
+        yield _refusal("embedding_norm", True, "there is no norm after the embedding")
+    if model.head_bias:
+        yield _refusal("head_bias", True, "the head has no bias")
+    if model.final_norm != (norm := model.kinds()[0].norm):
+        yield _refusal("final_norm", model.final_norm, f"the final norm is that of the layers, {norm}")
+    if model.family == "bloom":
+        yield _refusal("family", model.family, "ALiBi positions are not offered", "the nearest is rope")
+
+
+def _unlike_layers(model: ModelSpec) -> Iterator[Problem]:
+    """What layers differ in, and one option says of all of them."""
     kinds = model.kinds()
-    first = kinds[0]
     for name, values in (
         ("attention", {_without_window(_mixer(kind)) for kind in kinds}),
         ("norm", {kind.norm for kind in kinds}),
@@ -112,31 +130,22 @@ def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
     ):
         if len(values) > 1:
             yield _refusal(name, sorted(map(str, values)), "all layers must agree in it")
-    for kind in kinds:
-        if kind.residuals > 1:
-            yield _refusal("residuals", kind.residuals, "there is one residual stream")
-        if kind.parallel_block:
-            yield _refusal("parallel_block", True, "attention and MLP run one after the other only")
-        if kind.norms != 2 and not kind.parallel_block:
-            yield _refusal("norms", kind.norms, "a layer has two norms")
-        if not _mixer(kind).causal:
-            yield _refusal("causal", False, "the GPT model attends to earlier tokens only")
-        if isinstance(kind.mlp, MoeMlp) and _mlp(kind).bias and kind.mlp.shared_ffn_hidden:
-            yield _refusal("bias", True, "shared experts have no biases")
-        if _biases(kind) not in ((False,) * 3, (True, False, False), (True,) * 3):
-            yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
-    if model.mtp_layer is not None:
-        yield _refusal("mtp_layer", model.mtp_layer.attention.kind, "prediction modules are like the last layer")
-    if sum(layer.wide for layer in model.layers()) != sum(_wide_ends(model)):
-        yield _refusal("wide", True, "layers in 16 bits are the first and the last ones")
-    if model.embedding_norm:
-        yield _refusal("embedding_norm", True, "there is no norm after the embedding")
-    if model.head_bias:
-        yield _refusal("head_bias", True, "the head has no bias")
-    if model.final_norm != first.norm:
-        yield _refusal("final_norm", model.final_norm, f"the final norm is that of the layers, {first.norm}")
-    if model.family == "bloom":
-        yield _refusal("family", model.family, "ALiBi positions are not offered", "the nearest is rope")
+
+
+def _inexpressible_layer(kind: LayerSpec) -> Iterator[Problem]:
+    """Parts of one layer that no option says."""
+    if kind.residuals > 1:
+        yield _refusal("residuals", kind.residuals, "there is one residual stream")
+    if kind.parallel_block:
+        yield _refusal("parallel_block", True, "attention and MLP run one after the other only")
+    if kind.norms != 2 and not kind.parallel_block:
+        yield _refusal("norms", kind.norms, "a layer has two norms")
+    if not _mixer(kind).causal:
+        yield _refusal("causal", False, "the GPT model attends to earlier tokens only")
+    if isinstance(kind.mlp, MoeMlp) and _mlp(kind).bias and kind.mlp.shared_ffn_hidden:
+        yield _refusal("bias", True, "shared experts have no biases")
+    if _biases(kind) not in ((False,) * 3, (True, False, False), (True,) * 3):
+        yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
 
 
 def _without_window(attention: Attention | LatentAttention) -> object:

@@ -17,11 +17,11 @@ from meshwright.formats.megatron.model_options import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, read_options
 from meshwright.formats.megatron.precision import read_precision
-from meshwright.formats.megatron.row import read_row
+from meshwright.formats.megatron.row import read_row, schedule_in
 from meshwright.formats.megatron.script import ChosenCommand, training_launch
 from meshwright.formats.shell import Script, Word, processes, read_script, word
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.row import PlanRow
 from meshwright.units import whole_number
 
 _LAYERS_OF_STAGES = (
@@ -77,7 +77,7 @@ def read_flags(
     layout = _layout(values, row, facts, derived) if row else None
     if row is not None and layout is not None and len(layout) != row.pp * row.vpp:
         vpp = len(layout) // row.pp
-        row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
+        row = replace(row, vpp=vpp, schedule=schedule_in(values, row.pp, vpp))
     for flag in _LAYERS_OF_STAGES:
         values.has(flag)  # asked for with the rest, where nothing else is known either
     if row is None and found.problems:

@@ -98,7 +98,7 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
         shard_group=group,
         mbs=mbs,
         gbs=gbs,
-        schedule=_schedule(values, vpp),
+        schedule=schedule_in(values, pp, vpp),
         recompute=recompute,
         recompute_layers=count,
         recompute_modules=_modules(values) if recompute == "sel" else ("core_attn",),
@@ -130,12 +130,22 @@ def _vpp(values: Values, pp: int) -> int:
 
 
 _OF_MINDSPEED = "--schedules-method"
+_GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 
 
-def _schedule(values: Values, vpp: int) -> str:
+def schedule_in(values: Values, pp: int, vpp: int) -> str:
+    """The schedule that a script says, by its name in plans.
+
+    Args:
+        values: the options of the script.
+        pp: workers.
+        vpp: chunks per worker.
+    """
     if values.has("--enable-zbh1-pipeline"):
         return "zb-h1"
-    return values.text(_OF_MINDSPEED) or default_schedule(vpp)
+    group = values.whole(_GROUP, pp) if vpp > 1 else pp
+    default = default_schedule(vpp) if group == pp else f"{default_schedule(vpp)}-group{group}"
+    return values.text(_OF_MINDSPEED) or default
 
 
 def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[str, int], ...]:

@@ -18,7 +18,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from meshwright.planning.changed_cluster import ChangedCluster
-from meshwright.planning.compose.sources.native.split import group_of
+from meshwright.schedules import schedule_named
+from meshwright.schedules.plan_rows import spec_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
@@ -156,8 +157,7 @@ def _schedule(schedule: Schedule, stages: int, micro_batches: int) -> Schedule:
     """The same schedule for other numbers: groups of the interleaved one leave no short one over."""
     if schedule.name != "interleaved" or micro_batches < stages:
         return schedule
-    group = group_of(stages, micro_batches)
-    return replace(schedule, parameters=() if group == stages else (("group", group),))
+    return spec_of(schedule_named(schedule.name).settled(stages, micro_batches))
 
 
 def _with_fewer_ranks(

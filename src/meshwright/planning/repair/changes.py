@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
+from meshwright.schedules.plan_rows import usual_schedule
 from meshwright.search.axes import SEARCHED_OVERLAPS, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.dispatchers import ALLTOALL, searched_dispatchers
@@ -95,8 +96,8 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
     if changed.ep == 1:
         changed = replace(changed, dispatcher=ALLTOALL, ep_overlap="none", hot_experts="kept", ep_chunks=1)
         changed = replace(changed, drop_duplicates=False, stash_collectives=False, prioritised=False)
-    default = changed.schedule in (default_schedule(1), default_schedule(2))
-    return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
+    usual = changed.schedule in (default_schedule(1), default_schedule(2))
+    return replace(changed, schedule=_usual_schedule(changed)) if usual else changed
 
 
 def describe(before: PlanRow, after: PlanRow) -> str:
@@ -110,7 +111,7 @@ def describe(before: PlanRow, after: PlanRow) -> str:
             parts.append(f"{name} {old} -> {new}" if numbers else f"{old} -> {new}")
     for name in ("tp_overlap", "sp", "dispatcher", "ep_overlap", "hot_experts", "schedule", "dp_overlap"):
         if getattr(before, name) != getattr(after, name):
-            follows = all(row.schedule == default_schedule(row.vpp) for row in (before, after))
+            follows = all(row.schedule == _usual_schedule(row) for row in (before, after))
             if name != "schedule" or not follows:
                 parts.append(_switch(name, after))
     lead = [part for part in parts if not part.startswith(("dp ", "vpp "))] or parts
@@ -153,7 +154,7 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
     """One lever moved: the degrees, then what a stage and a step do with them."""
     yield from _degree_variants(row, model, devices)
     for mbs in _doubled_and_halved(row.mbs):
-        yield "mbs", replace(row, mbs=mbs)
+        yield "mbs", with_micro_batch(row, mbs)
     yield from _chunk_variants(row, model)
     yield from _memory_variants(row, model)
     if row.ep > 1:
@@ -163,8 +164,8 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
             yield "ep_overlap", replace(row, ep_overlap=overlap)
     if row.tp > 1:
         yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")
-    if row.schedule != default_schedule(row.vpp):
-        yield "schedule", replace(row, schedule=default_schedule(row.vpp))
+    if row.schedule != _usual_schedule(row):
+        yield "schedule", replace(row, schedule=_usual_schedule(row))
     elif row.pp > 1 and row.vpp == 1:
         for name in DEFAULT_SCHEDULES:
             if name != row.schedule and schedule_named(name).fewest_chunks(row.pp, row.micro_batches) == 1:
@@ -220,11 +221,27 @@ def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanR
 def with_chunks(row: PlanRow, vpp: int) -> PlanRow:
     """The row with so many chunks per worker, in its own schedule where that takes them."""
     refused = schedule_named(row.schedule).problems(row.pp, row.micro_batches, vpp)
-    return replace(row, vpp=vpp, schedule=default_schedule(vpp) if refused else row.schedule)
+    return replace(row, vpp=vpp, schedule=usual_schedule(row.pp, row.micro_batches, vpp) if refused else row.schedule)
+
+
+def with_micro_batch(row: PlanRow, mbs: int) -> PlanRow:
+    """The row with micro-batches of so many sequences, in the groups that their number needs."""
+    changed = replace(row, mbs=mbs)
+    return replace(changed, schedule=_usual_schedule(changed)) if row.schedule == _usual_schedule(row) else changed
+
+
+def with_open_groups(row: PlanRow) -> PlanRow:
+    """The row with the schedule that is settled for its number of micro-batches left open, as one that will change."""
+    return replace(row, schedule=default_schedule(row.vpp)) if row.schedule == _usual_schedule(row) else row
+
+
+def _usual_schedule(row: PlanRow) -> str:
+    return usual_schedule(row.pp, row.micro_batches, row.vpp)
 
 
 def with_degree(row: PlanRow, name: str, degree: int, devices: int) -> PlanRow:
     """One degree changed, the data degree taking the rest."""
+    row = with_open_groups(row)
     if name == "cp":
         kind = row.cp[0][0] if len(row.cp) == 1 else "p2p"
         row = replace(row, cp=((kind, degree),) if degree > 1 else ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,6 +57,17 @@ class Interleaved(Schedule):
     def unpaired(self, p: int, m: int, v: int) -> int | None:
         """(p - 1) + (v - 1) g + 1: the way to the last worker, its warm-up, and one forward more for the first pair."""
         return min(p + (v - 1) * (self.group or p), m * v)
+
+    def settled(self, p: int, m: int) -> Interleaved:
+        """Groups of the fewest micro-batches, p or more, that leave no short one over.
+
+        Args:
+            p: workers.
+            m: micro-batches per step; fewer than p are one group.
+        """
+        if self.group is not None or m <= p or not m % p > 0:
+            return self
+        return replace(self, group=next(g for g in range(p + 1, m + 1) if not 0 < m % g < p))
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         g = self.group or p
@@ -184,3 +195,13 @@ class Interleaved(Schedule):
         able[:, 2, 2] = warmup + 1 < m * v
         once, each = np.moveaxis(counts[able].reshape(-1, 2, 3, v, p).swapaxes(-1, -2), 1, 0)
         return PathBound(once=np.ascontiguousarray(once), each=np.ascontiguousarray(each), turn=turns[able])
+
+
+def smallest_group(p: int, m: int) -> int:
+    """Micro-batches of a group: the fewest, p or more, with which the last group is whole or has p; p without any.
+
+    Args:
+        p: workers.
+        m: micro-batches per step.
+    """
+    return next((group for group in range(p, m + 1) if not 0 < m % group < p), p)

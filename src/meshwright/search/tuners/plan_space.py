@@ -17,6 +17,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.limits import nothing_in_time
+from meshwright.schedules.plan_rows import usual_schedule
 from meshwright.search.axes import PLAIN_WAY, WAY_AXES, Way, way_of, ways
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
@@ -35,7 +36,7 @@ from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
+from meshwright.specs.row import PlanRow, recompute_fields
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
@@ -188,6 +189,8 @@ class PlanSpace(TableSpace):
         whole = self.whole(point)
         number = {name: int(whole[name]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs", "vpp", "hsdp_ranks")}
         tp, cp, pp, vpp = (number[name] for name in ("tp", "cp", "pp", "vpp"))
+        dp = self.cluster.devices // (tp * cp * pp)
+        micro_batches = self.workload.global_batch // (dp * number["mbs"])
         recompute, sharding = str(whole["recompute"]), str(whole["sharding"])
         quarters = quarter_layers(self._factory, pp, vpp) if recompute == "block" else {}
         way = self._way(str(whole.get("dispatcher", ""))) if number["ep"] > 1 else PLAIN_WAY
@@ -203,12 +206,12 @@ class PlanSpace(TableSpace):
             dispatcher=way[0],
             hot_experts=way[2],
             prioritised=way[3] == "first",
-            dp=self.cluster.devices // (tp * cp * pp),
+            dp=dp,
             sharding=sharding,
             shard_group=number["hsdp_ranks"] * cp if SHARDINGS[sharding].grouped else 0,
             mbs=number["mbs"],
             gbs=self.workload.global_batch,
-            schedule=str(whole["schedule"]) if vpp == 1 else default_schedule(vpp),
+            schedule=str(whole["schedule"]) if vpp == 1 else usual_schedule(pp, micro_batches, vpp),
             **recompute_fields(recompute),
             recompute_layers=quarters[int(whole["block_quarters"])] if quarters else 0,
         )

@@ -7,7 +7,7 @@ megatron/bridge/peft of Megatron-Bridge, commit 067f987d (2026-08).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
@@ -73,9 +73,25 @@ def _following(words: Sequence[Word], at: int) -> str:
 
 def as_overrides(launch: Launch) -> list[Word]:
     """The words of a command, those options that stand for overrides as these; what is said by KEY=VALUE goes first."""
-    given, options = list(launch.words), dict[str, Word]()
+    options, switched = _options_of(launch.words)
+    performance = launch.program.endswith(_BY_PERFORMANCE)
+    found = [one for name, value in options.items() for one in _overrides_of(name, value, performance)]
+    for name, said in _RECOMPUTED.items():
+        stated = options.get(name)
+        if stated is not None and stated.text not in ("None", ""):
+            found += [word(f"{key}={text}", stated.place) for key, text in said]
+    tensor = next((options[name] for name in ("-tp", "--tensor_model_parallel_size") if name in options), None)
+    if tensor is not None and performance and tensor.text.isdecimal():
+        cut = "true" if int(tensor.text) > 1 else "false"
+        found.append(word(f"model.sequence_parallel={cut}", tensor.place))
+    return [*found, *launch.words, *switched]
+
+
+def _options_of(words: Sequence[Word]) -> tuple[dict[str, Word], list[Word]]:
+    """Options that stand for overrides with their values, and the overrides that switches stand for."""
+    options, switched = dict[str, Word](), list[Word]()
     name = ""
-    for at, one in enumerate(launch.words):
+    for at, one in enumerate(words):
         head, equals, attached = one.text.partition("=")
         if name:
             options[name], name = one, ""
@@ -83,32 +99,31 @@ def as_overrides(launch: Launch) -> list[Word]:
             name = "" if equals else head
             if equals:
                 options[head] = value_behind(one, len(head) + 1)
-        elif head in _SWITCHES and not _off(attached if equals else _following(launch.words, at)):
-            given = [*given, *(word(f"{key}=true", one.place) for key in _SWITCHES[head])]
-    found: list[Word] = []
-    for name, value in options.items():
-        if name == _BACKEND and value.text.lower() == "none":
-            continue
-        if name == _BACKEND:
-            found.append(word("model.moe_token_dispatcher_type=flex", value.place))
-        if name in _KEYS:
-            found.append(keyed(_KEYS[name], value))
-        elif value.text in _FORMATS:
-            found.append(word(f"mixed_precision={_FORMATS[value.text]}", value.place))
-            if launch.program.endswith(_BY_PERFORMANCE):
-                # These compute in 8 bits in all layers: scripts/performance/utils/precision.py.
-                found.append(word("mixed_precision.first_last_layers_bf16=false", value.place))
-        else:
-            found.append(keyed("mixed_precision", value))
-    for name, said in _RECOMPUTED.items():
-        stated = options.get(name)
-        if stated is not None and stated.text not in ("None", ""):
-            found += [word(f"{key}={text}", stated.place) for key, text in said]
-    tensor = next((options[name] for name in ("-tp", "--tensor_model_parallel_size") if name in options), None)
-    if tensor is not None and launch.program.endswith(_BY_PERFORMANCE) and tensor.text.isdecimal():
-        cut = "true" if int(tensor.text) > 1 else "false"
-        found.append(word(f"model.sequence_parallel={cut}", tensor.place))
-    return [*found, *given]
+        elif head in _SWITCHES and not _off(attached if equals else _following(words, at)):
+            switched += [word(f"{key}=true", one.place) for key in _SWITCHES[head]]
+    return options, switched
+
+
+def _overrides_of(name: str, value: Word, performance: bool) -> Iterator[Word]:
+    """The overrides that an option stands for.
+
+    Args:
+        name: the option.
+        value: its value.
+        performance: whether the program is one of scripts/performance.
+    """
+    if name == _BACKEND and value.text.lower() == "none":
+        return
+    if name == _BACKEND:
+        yield word("model.moe_token_dispatcher_type=flex", value.place)
+    if name in _KEYS:
+        yield keyed(_KEYS[name], value)
+    elif value.text not in _FORMATS:
+        yield keyed("mixed_precision", value)
+    else:
+        yield word(f"mixed_precision={_FORMATS[value.text]}", value.place)
+        if performance:  # it computes in 8 bits in all layers: scripts/performance/utils/precision.py
+            yield word("mixed_precision.first_last_layers_bf16=false", value.place)
 
 
 def value_behind(one: Word, left: int) -> Word:

@@ -41,21 +41,20 @@ def read_configuration(
         InputError: the text is neither.
     """
     name, text = file
-    if name.endswith(".toml"):
+    toml = name.endswith(".toml")
+    if toml:
         files = with_todays_names(files or {})
     said, over = overrides.laid_over({}, files or {})
     wanted = said.get(CONFIG)
-    keys, unresolved = module_keys(text, wanted if isinstance(wanted, str) and name.endswith(".py") else None)
+    keys, unresolved = module_keys(text, None if toml or not isinstance(wanted, str) else wanted)
     if wrong := unresolved.get(CONFIG):
         return LaunchFile(row=None, layout=None, questions=(_which(wrong, name, wanted),))
     keys, over = overrides.laid_over(keys, files or {})
-    unresolved = {path: why for path, why in unresolved.items() if path not in over}
-    names = names_in(text) if name.endswith(".toml") else {}
-    reader = KeyReader(keys=keys, file=(name, text), over=over, names=names)
+    reader = KeyReader(keys=keys, file=(name, text), over=over, names=names_in(text) if toml else {})
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
-    forked = _of_a_fork(reader) if name.endswith(".toml") else ()
-    reduced = name.endswith(".toml") and reader.word(_REDUCE, "float32") == "bfloat16"
+    forked = _of_a_fork(reader) if toml else ()
+    reduced = toml and reader.word(_REDUCE, "float32") == "bfloat16"
     if reduced:  # forks send gradients in 16 bits
         reader.problems = [one for one in reader.problems if one.field != _REDUCE]
     lora, precision, notes = _converted(reader)
@@ -71,39 +70,57 @@ def read_configuration(
     if row is not None:
         row, more = _again(reader, row, layers)
         notes += more
-    wide = reader.word(f"{_T}mixed_precision_param", "bfloat16") == "float32"
-    narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
-    workload = fsdp.workload(row, seq_len=_length(reader), wide=wide)
-    if not (reader.switch("compile.enable") and "model" in (reader.get("compile.components") or ("model",))):
-        workload["software"] = "torchtitan-eager"
-    if reader.switch("checkpoint.create_seed_checkpoint"):
-        why = "it writes weights for other runs to begin with, and trains none"
-        reader.refuse("checkpoint.create_seed_checkpoint", True, why, "check the file of a training")
-    if precision:
-        workload["precision"] = PRECISIONS[precision]
-    if lora is not None:
-        workload["lora"] = lora | ({} if narrow else {"base": "fp32"})
-    elif narrow and not precision:
-        workload["precision"] = fsdp.IN_16_BITS
-    elif narrow:
-        reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
-    if reader.get("optimizer.name") is not None:
-        workload["optimizer"] = _optimizer(reader)
-    for early in ("optimizer.early_step_in_backward", "optimizer.optimizer_in_backward"):
-        if reader.switch(early):
-            why = "weights are updated as backward goes, and gradients are not held until it ends"
-            reader.refuse(early, True, why, "use false to check the rest")
+    workload = _workload(reader, row, lora, precision)
     if reduced:
         kept = workload["precision"]
         sixteen = kept == fsdp.IN_16_BITS
         workload["precision"] = fsdp.ALL_IN_16_BITS if sixteen else stated(kept, {"reduce_dtype": "bf16"})
+    _refuse_other_steps(reader)
     model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
-    questions = tuple(_question(path, said, name) for path, said in unresolved.items() if path in reader.asked)
-    if questions:
+    unknown = {path: why for path, why in unresolved.items() if path not in over and path in reader.asked}
+    if questions := tuple(_question(path, why, name) for path, why in unknown.items()):
         # What follows from a value nobody knows would be wrong: nothing of it is said.
         return replace(reader.launch(None), problems=(), questions=questions)
     dealt = rule if layers is None else None
     return reader.launch(row, layout, dealt=dealt, model=model, workload=workload, notes=notes)
+
+
+def _workload(reader: KeyReader, row: PlanRow | None, lora: dict[str, Any] | None, precision: str) -> dict[str, Any]:
+    """The workload that a configuration says.
+
+    Args:
+        reader: its keys.
+        row: its plan; None where it says none.
+        lora: adapters, where it converts the model to have some.
+        precision: the format of products, where it converts them; empty where it does not.
+    """
+    wide = reader.word(f"{_T}mixed_precision_param", "bfloat16") == "float32"
+    narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
+    found = fsdp.workload(row, seq_len=_length(reader), wide=wide)
+    if not (reader.switch("compile.enable") and "model" in (reader.get("compile.components") or ("model",))):
+        found["software"] = "torchtitan-eager"
+    if precision:
+        found["precision"] = PRECISIONS[precision]
+    if lora is not None:
+        found["lora"] = lora | ({} if narrow else {"base": "fp32"})
+    elif narrow and not precision:
+        found["precision"] = fsdp.IN_16_BITS
+    elif narrow:
+        reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
+    if reader.get("optimizer.name") is not None:
+        found["optimizer"] = _optimizer(reader)
+    return found
+
+
+def _refuse_other_steps(reader: KeyReader) -> None:
+    """Refuse steps that are no training, or update weights before backward ends."""
+    if reader.switch("checkpoint.create_seed_checkpoint"):
+        why = "it writes weights for other runs to begin with, and trains none"
+        reader.refuse("checkpoint.create_seed_checkpoint", True, why, "check the file of a training")
+    for early in ("optimizer.early_step_in_backward", "optimizer.optimizer_in_backward"):
+        if reader.switch(early):
+            why = "weights are updated as backward goes, and gradients are not held until it ends"
+            reader.refuse(early, True, why, "use false to check the rest")
 
 
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "adam_mini": "adam-mini", "muon": "muon", "sgd": "sgd", "lion": "lion"}
@@ -249,8 +266,11 @@ def _row(
     if mbs is None:
         return None, None
     schedule, vpp, rule = _schedule(reader, pp, layers) if pp > 1 else (None, 1, None)
+    micro_batches = gbs // (mbs * replicate * shard)
     if pp > 1 and reader.get(f"{_P}pipeline_parallel_schedule_csv"):
-        schedule = _of_file(reader, table, (pp, vpp, gbs // (mbs * replicate * shard)))
+        schedule = _of_file(reader, table, (pp, vpp, micro_batches))
+    elif schedule is not None:
+        schedule = pytorch_pipeline.in_rounds(schedule, pp, micro_batches)
     reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
     # By default weights stay gathered where a pipeline would gather them for every micro-batch.
     kept = reshard == "never" or (reshard == "default" and pp > 1)

@@ -7,7 +7,9 @@ from itertools import accumulate
 
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.pipeline_sets import PipelineSet
-from meshwright.planning.compose.sources.native.split import SplitPipeline, group_of
+from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.schedules import schedule_named
+from meshwright.schedules.plan_rows import spec_of, usual_schedule
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Schedule
 
@@ -64,8 +66,4 @@ def _pipeline(pipeline: SplitPipeline, micro_batches: int, free: dict[int, int],
 
 
 def _schedule(pipeline: SplitPipeline, micro_batches: int) -> Schedule:
-    """1F1B, or interleaved 1F1B in the smallest groups that leave no short one over."""
-    if pipeline.chunks == 1:
-        return Schedule()
-    group = group_of(len(pipeline.stages), micro_batches)
-    return Schedule(name="interleaved", parameters=() if group == len(pipeline.stages) else (("group", group),))
+    return spec_of(schedule_named(usual_schedule(len(pipeline.stages), micro_batches, pipeline.chunks)))

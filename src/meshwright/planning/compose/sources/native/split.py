@@ -25,6 +25,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from meshwright.planning.compose.sources.native.stages import StageOptions
+from meshwright.schedules.named.interleaved import smallest_group
 from meshwright.shapes import Float, Int
 
 HALVINGS = 11
@@ -114,7 +115,7 @@ class SplitPipeline:
         if self.chunks == 1 or micro_batches < self.least_micro_batches:
             return True
         count = len(self.stages)
-        return bool((in_flight(count, micro_batches, self.chunks, group_of(count, micro_batches)) <= self.room).all())
+        return bool((in_flight(count, micro_batches, self.chunks, smallest_group(count, micro_batches)) <= self.room).all())
 
     def devices_on(self, island: int) -> int:
         """Devices it takes of an island."""
@@ -202,11 +203,6 @@ def in_flight(stages: int, micro_batches: int, chunks: int, group: int) -> Float
     """
     ahead = np.arange(stages, 0, -1)
     return np.minimum(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * group + 1) / chunks)
-
-
-def group_of(stages: int, micro_batches: int) -> int:
-    """Micro-batches of a group of interleaved 1F1B: the fewest with which the last group is whole or long enough."""
-    return next(g for g in range(stages, micro_batches + 1) if not 0 < micro_batches % g < stages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
