@@ -276,7 +276,7 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="schedule",
-            default="1f1b, gpipe, interleaved in the smallest groups that leave no short one; others where they are named",
+            default="1f1b, gpipe, interleaved in the smallest groups without a short one; others where they are named",
             words=lambda: PLAN_SCHEDULES,
             neutral=None,
         ),
