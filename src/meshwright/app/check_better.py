@@ -13,6 +13,7 @@ from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_shape import title
 from meshwright.planning.repair.of_target import JobRule, of_degrees
+from meshwright.planning.run_by import run_by_none
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.records import Record
@@ -53,7 +54,8 @@ def better_plan(
 ) -> Better | None:
     """The best plan of the default space that the target can run, if it beats this one by more than a tie.
 
-    Of a trainer whose keys say fewer plans, it is the best of the first few that they say, where they say any.
+    Of a trainer whose keys say fewer plans, it is the best of the first few that they say, where they say any. Adapters
+    of no stated target are compared with plans that some framework runs.
 
     Args:
         question: the plan that is checked, and what it is for.
@@ -64,6 +66,8 @@ def better_plan(
     """
     inputs = question.inputs
     refuses = rule if rule is None or sayable is None else partial(of_degrees, rule)
+    if rule is None and inputs.model.lora is not None:
+        refuses = run_by_none  # as `plan` answers adapters with what a trainer runs
 
     def space_for(part: ClusterSpec) -> Space:
         return restricted(Space(), inputs.model, part, inputs.workload, refuses) if refuses else Space()

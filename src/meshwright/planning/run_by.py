@@ -76,6 +76,15 @@ def refusals(job: Job) -> tuple[tuple[Problem, ...], ...]:
     return tuple(refusals_in_search(name)(job) for name in asked_about(job.cluster))
 
 
+def run_by_none(job: Job) -> tuple[Problem, ...]:
+    """Why no framework runs a plan: what the first one asked refuses; nothing where one runs it.
+
+    Args:
+        job: the plan and what it is for.
+    """
+    return () if run_by(job) else refusals(job)[0]
+
+
 def titles(names: Iterable[str]) -> str:
     """Targets as their own people write them."""
     return ", ".join(TARGETS[name].title for name in names)
