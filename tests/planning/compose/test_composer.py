@@ -18,8 +18,7 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, split_pipeline
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs
-from meshwright.schedules import schedule_named
-from meshwright.schedules.plan_rows import usual_schedule
+from meshwright.schedules.named.interleaved import smallest_group
 from meshwright.search.space import Space
 
 SMALL = Space(
@@ -150,7 +149,7 @@ def test_more_devices_never_make_the_composition_slower() -> None:
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(4, 190), (2, 33), (8, 8), (5, 7)])
 def test_groups_of_interleaved_leave_no_short_rest(stages: int, micro_batches: int) -> None:
-    group = schedule_named(usual_schedule(stages, micro_batches, vpp=2)).group or stages
+    group = smallest_group(stages, micro_batches)
     rest = micro_batches % group
     assert group >= stages
     assert rest == 0 or rest >= stages

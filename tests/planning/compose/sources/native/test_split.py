@@ -16,12 +16,11 @@ from meshwright.planning.compose.sources.native.split import (
     SplitPipeline,
     SplitStage,
     Sums,
-    group_of,
     in_flight,
     split_pipeline,
 )
 from meshwright.schedules import SCHEDULES
-from meshwright.schedules.named.interleaved import Interleaved
+from meshwright.schedules.named.interleaved import Interleaved, smallest_group
 from tests.planning.compose.test_composer import SMALL, asked
 
 LAYERS = 8
@@ -68,7 +67,7 @@ def test_groups_wider_than_the_stages_need_room_for_what_they_keep_in_flight(
 ) -> None:
     count, chunks = 6, 3
     kinds_before = np.arange(4 * count * chunks + 1)[:, None]
-    group = group_of(count, micro_batches)
+    group = smallest_group(count, micro_batches)
     peaks = Interleaved(group=group).peak_activations(count, micro_batches, chunks)
     assert in_flight(count, micro_batches, chunks, group) == pytest.approx(np.array(peaks) / chunks)
 

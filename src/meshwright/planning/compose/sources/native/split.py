@@ -115,7 +115,8 @@ class SplitPipeline:
         if self.chunks == 1 or micro_batches < self.least_micro_batches:
             return True
         count = len(self.stages)
-        return bool((in_flight(count, micro_batches, self.chunks, smallest_group(count, micro_batches)) <= self.room).all())
+        alive = in_flight(count, micro_batches, self.chunks, smallest_group(count, micro_batches))
+        return bool((alive <= self.room).all())
 
     def devices_on(self, island: int) -> int:
         """Devices it takes of an island."""
