@@ -148,3 +148,16 @@ def test_experts_in_4_bits_are_a_repair_where_one_trainer_stores_them() -> None:
         mw.plan("qwen3-30b-a3b", gpus="2xRTX4090", lora="r=16", seq_len=2048, global_batch=8)
     run_by = {one.option: one.run_by for one in caught.value.repairs}
     assert run_by["--lora r=16,base=nf4"] == ("axolotl",)
+
+
+@pytest.mark.parametrize(("lora", "said"), [("r=16,base=nf4", ""), ("r=16", "--lora r=16,base=nf4")])
+def test_a_card_of_8_gb_is_answered_with_shorter_sequences_under_unsloth(lora: str, said: str) -> None:
+    """No single change was enough, and the answer was another card."""
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("qwen3-8b", gpus="1xRTX-4070-Laptop", lora=lora)
+    last = caught.value.repairs[-1]
+    assert last.option.startswith("--software unsloth")
+    assert said in last.option
+    assert "--seq " in last.option
+    assert last.changes_training
+    assert last.peak_memory_bytes <= last.capacity_bytes

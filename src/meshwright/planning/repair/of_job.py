@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from meshwright.errors import UnsupportedError
 from meshwright.formats.cluster import node_group
@@ -16,11 +15,13 @@ from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.question.batch import usual_tokens
 from meshwright.planning.repair.as_run import as_run
-from meshwright.planning.repair.job_repair import FittingPlan, JobRepair, Pins, Repairs, best_plan, costing, job_repair
+from meshwright.planning.repair.job_repair import FittingPlan, JobRepair, Pins, Repairs, best_plan, job_repair
 from meshwright.planning.repair.leanest import Leanest
-from meshwright.planning.repair.of_offload import larger_host, offload_repairs, with_offload
+from meshwright.planning.repair.of_lengths import shorter, shorter_by_unsloth
+from meshwright.planning.repair.of_offload import larger_host, offload_repairs
 from meshwright.planning.repair.of_tiles import in_pieces_beside_adapters, in_tiles, pieces_option
-from meshwright.planning.repair.of_tuning import Otherwise, lighter, under_unsloth
+from meshwright.planning.repair.of_tuning import Otherwise, lighter
+from meshwright.planning.repair.of_unsloth import by_unsloth
 from meshwright.planning.repair.trained import as_trained, trained_by_some
 from meshwright.planning.run_by import few, run_by
 from meshwright.search.space import Space
@@ -34,7 +35,6 @@ from meshwright.units import GIB, gib, percent
 
 MOST_DEVICES = 65_536
 LARGER_DEVICES = 5
-SHORTEST_SEQ = 512
 USUAL_BATCH = 0.05
 """How far a batch that nobody gave may be from the usual tokens of a step, as it is rounded."""
 AS_QUICK = 0.9
@@ -55,8 +55,32 @@ def repairs_of_job(
     software_given: bool = True,
     otherwise: Otherwise | None = None,
 ) -> Repairs:
-    """Changes that make it fit: same devices first, then more or larger ones, then other training."""
+    """Changes that make it fit: same devices first, then more or larger ones, then other training; two of the same
+    devices at once where no single one is enough."""
     otherwise = otherwise or Otherwise(model=model, space_for=space_for)
+    as_it_is = False
+    single = _single_changes(
+        model, cluster, workload, space_for, freed, tried, software_given=software_given, otherwise=otherwise
+    )
+    for one in single:
+        as_it_is = as_it_is or (one.found is not None and one.found.job.cluster == cluster and one.run_by != ())
+        yield one
+    if not (as_it_is or software_given):
+        yield from shorter_by_unsloth(otherwise.model, cluster, workload, otherwise.space_for)
+
+
+def _single_changes(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space_for: SpaceFor,
+    freed: Mapping[Pins, SpaceFor],
+    tried: list[Leanest],
+    *,
+    software_given: bool,
+    otherwise: Otherwise,
+) -> Repairs:
+    """Each change by itself, or beside adapters."""
     lean = tried[0] if tried else None
     yield from _without_pins(model, cluster, workload, freed)
     yield from larger_host(model, cluster, workload, space_for)
@@ -64,7 +88,7 @@ def repairs_of_job(
     tiled = [] if software_given else [*_by_liger(otherwise, cluster, workload)]
     yield from tiled or _in_tiles(tried, model, cluster, workload)
     if not software_given:
-        yield from _by_unsloth(model, cluster, workload, space_for)
+        yield from by_unsloth(model, cluster, workload, space_for)
     run = model.lora is not None and few(cluster)  # trainers have more devices in other ways than kernels alone would
     more = [*_more_devices(model, cluster, workload, space_for, run=run)]
     more = more or [*_more_devices(model, cluster, workload, space_for)]
@@ -79,7 +103,7 @@ def repairs_of_job(
         yield from _in_16_bits(model, cluster, workload, space_for)
     yield from _in_wider_products(otherwise, cluster, workload, software_given=software_given)
     if lean is None or lean.length_bytes > lean.over_bytes:
-        yield from _shorter(model, cluster, workload, space_for)
+        yield from shorter(model, cluster, workload, space_for)
 
 
 def _without_pins(
@@ -115,20 +139,6 @@ def _by_liger(otherwise: Otherwise, cluster: ClusterSpec, workload: Workload) ->
 
     if (found := best_plan(otherwise.model, cluster, step, of_whole_heads)) is not None:
         yield job_repair(*pieces_option(step), found)
-
-
-def _by_unsloth(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """The same job under Unsloth, for which no files are written: nobody is asked who runs it."""
-
-    def checkpointed(away: str, part: ClusterSpec) -> Space:
-        space = with_offload(space_for, away, part)
-        return replace(space, pins=(*(pin for pin in space.pins if pin[0] != "recompute"), ("recompute", ("full",))))
-
-    for option, text, away, step in under_unsloth(model, cluster, workload):
-        found = best_plan(model, cluster, step, partial(checkpointed, away) if away else space_for)
-        if found is not None:
-            yield costing(found, option=option, text=text)
-            return
 
 
 def _more_devices(
@@ -341,7 +351,7 @@ def _adapters(
 def _loss_in_pieces(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:
     """Adapters with logits and loss in pieces, as Liger and as Unsloth make them."""
     yield from _by_liger(Otherwise(model=tuned, space_for=space_for), cluster, workload)
-    yield from _by_unsloth(tuned, cluster, workload, space_for)
+    yield from by_unsloth(tuned, cluster, workload, space_for)
 
 
 def _elsewhere(tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor) -> Repairs:
@@ -356,17 +366,3 @@ def _beside(option: str, text: str, repairs: Repairs) -> Repairs:
     for one in repairs:
         said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
         yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
-
-
-def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """Shorter sequences, as many tokens a step; those of given lengths are as long as they are."""
-    if workload.sequence_lengths:
-        return
-    seq, batch = workload.seq_len, workload.global_batch
-    while seq % 2 == 0 and seq // 2 >= SHORTEST_SEQ:
-        seq, batch = seq // 2, batch * 2
-        found = best_plan(model, cluster, replace(workload, seq_len=seq, global_batch=batch), space_for)
-        if found:
-            option = f"--seq {seq} --gbs {batch}"
-            yield job_repair(option, "shorter sequences, the same tokens per step", found, changes_training=True)
-            return
