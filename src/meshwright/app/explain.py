@@ -168,7 +168,8 @@ def _of_unequal_stages(job: Job, estimate: StepEstimate, notes: tuple[str, ...])
 
 def _ladder(row: PlanRow, pricer: Pricer, job: Job, chosen: StepEstimate) -> tuple[Step, ...]:
     rungs = list(_rungs(row, pricer.devices))
-    priced = [(label, pricer.price(changed)) for label, changed in rungs]
+    prices = pricer.price_all([changed for _, changed in rungs])
+    priced = [(label, price) for (label, _), price in zip(rungs, prices, strict=True)]
     own = Priced(row=row, estimate=chosen)
     exact = row_of(job.plan, job.model)
     if exact == rungs[-1][1]:
@@ -234,8 +235,9 @@ def _added(before: PlanRow, after: PlanRow) -> str:
 def _neighbours(row: PlanRow, pricer: Pricer, model: ModelSpec, chosen: StepEstimate) -> list[tuple[Priced, Step]]:
     """Fitting neighbours by time, then those too large, then those not legal."""
     found = []
-    for change in neighbours(row, model, pricer.devices):
-        priced, name = pricer.price(change.row), change.row.format()
+    changes = list(neighbours(row, model, pricer.devices))
+    for change, priced in zip(changes, pricer.price_all([change.row for change in changes]), strict=True):
+        name = change.row.format()
         if priced.estimate is None:
             found.append((priced, not_legal(change.text, name, priced.problems)))
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from meshwright.budget import spent
-from meshwright.planning.pricing import Pricer
+from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
 from meshwright.records import Record
@@ -15,6 +16,8 @@ from meshwright.specs.row import PlanRow
 MOST_REPAIRS = 5
 MOST_PAIRS = 40
 """Single changes that are changed once more where no single one repairs the plan."""
+TOGETHER = 64
+"""Changes that are priced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,7 @@ def _good(
     row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float, spelled: Spelled
 ) -> list[Repair]:
     found: dict[PlanRow, Repair] = {}
-    for change in changes:
-        if spent():
-            break
-        priced = pricer.price(change.row)
+    for change, priced in _priced(changes, pricer):
         if not priced.fits or priced.estimate is None:
             continue
         changed = spelled(change.row)
@@ -92,3 +92,10 @@ def _good(
             changes_training=change.changes_training or changed.gbs != row.gbs,
         )
     return list(found.values())
+
+
+def _priced(changes: Iterable[Change], pricer: Pricer) -> Iterator[tuple[Change, Priced]]:
+    """Changes with their prices, until the time is spent; what layers cost is priced for many together."""
+    left = iter(changes)
+    while not spent() and (some := list(islice(left, TOGETHER))):
+        yield from zip(some, pricer.price_all([change.row for change in some]), strict=True)

@@ -152,10 +152,8 @@ def _alike(row: PlanRow, measured_bytes: float, place: int | None, job: Job) -> 
     """Changes that need no other number of stages, nearest first."""
     pricer = Pricer.of(job)
     near = []
-    for change in neighbours(row, job.model, job.plan.devices):
-        if change.lever not in _UNSEEN:
-            continue
-        priced = pricer.price(change.row)
+    changes = [change for change in neighbours(row, job.model, job.plan.devices) if change.lever in _UNSEEN]
+    for change, priced in zip(changes, pricer.price_all([change.row for change in changes]), strict=True):
         if priced.estimate is None:
             continue
         stage = priced.estimate.fullest if place is None else priced.estimate.stages[place]
