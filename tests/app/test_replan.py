@@ -43,18 +43,53 @@ def test_a_group_is_lost_whole_by_its_name() -> None:
     assert changed_cluster(cluster, lost="A100-80").cluster == changed_cluster(cluster, lost="16xA100-80").cluster
 
 
-def test_a_node_that_lost_a_device_is_left_out_and_its_others_are_counted() -> None:
+def test_nodes_that_lost_some_devices_form_groups_of_what_is_left_of_them() -> None:
     change = changed_cluster(resolve_gpus("32xH100"), lost="9,20-21")
-    assert change.cluster.devices == 16
-    assert (change.lost, change.stranded) == (3, 13)
-    assert change.number_after.tolist() == [*range(8), *[-1] * 16, *range(8, 16)]
+    groups = [(group.name, group.nodes, group.devices_per_node) for group in change.cluster.groups]
+    assert groups == [("H100", 2, 8), ("H100-7", 1, 7), ("H100-6", 1, 6)]
+    assert (change.lost, change.stranded, change.broken) == (3, 0, ("H100-7", "H100-6"))
+    second = [16, -1, *range(17, 23)]
+    third = [23, 24, 25, 26, -1, -1, 27, 28]
+    assert change.number_after.tolist() == [*range(8), *second, *third, *range(8, 16)]
+    assert change.on_whole_nodes.number_after.tolist() == [*range(8), *[-1] * 16, *range(8, 16)]
+    fabric = {link.bandwidth_bytes_per_s for link in change.cluster.links}
+    assert fabric == {change.cluster.groups[0].domains[-1].bandwidth_bytes_per_s}
+
+
+def test_what_is_left_of_a_node_keeps_the_links_of_its_group() -> None:
+    cluster = resolve_gpus("16xH100,16xA100-80")
+    slow = replace(cluster, links=(replace(cluster.links[0], bandwidth_bytes_per_s=3e9, basis="user"),))
+    change = changed_cluster(slow, lost="3,30")
+    between = {frozenset(link.between): link.bandwidth_bytes_per_s for link in change.cluster.links}
+    assert [group.name for group in change.cluster.groups] == ["H100", "H100-7", "A100-80", "A100-80-7"]
+    assert {between[frozenset(pair)] for pair in (("H100-7", "A100-80"), ("H100-7", "A100-80-7"))} == {3e9}
+    assert between[frozenset(("H100", "H100-7"))] > 3e9
+
+
+def test_of_many_nodes_that_lost_unlike_numbers_the_largest_groups_are_kept() -> None:
+    change = changed_cluster(resolve_gpus("40xH100"), lost="0,8,16-17,24-26,32-35")
+    assert change.broken == ("H100-7", "H100-6")
+    assert [group.devices for group in change.cluster.groups] == [14, 6]
+    assert change.stranded == 5 + 4
+    again = changed_cluster(change.cluster, lost="H100-6")
+    assert again.cluster.devices == 14
 
 
 def test_nodes_that_are_left_keep_their_places_and_the_last_or_added_ones_fill_the_holes() -> None:
-    fewer = changed_cluster(resolve_gpus("4x2xH100"), lost="2")
+    fewer = changed_cluster(resolve_gpus("4x2xH100"), lost="2-3")
     assert fewer.number_after.tolist() == [0, 1, -1, -1, 4, 5, 2, 3]
-    replaced = changed_cluster(resolve_gpus("4x2xH100"), lost="2", added="1x2xH100")
+    replaced = changed_cluster(resolve_gpus("4x2xH100"), lost="2-3", added="1x2xH100")
     assert replaced.number_after.tolist() == [0, 1, -1, -1, 4, 5, 6, 7]
+
+
+def test_the_neighbours_of_a_lost_device_go_on_training() -> None:
+    before = plan("llama-3.2-1b", gpus="8xH100", global_batch=64, seq_len=2048, top=1)[0]
+    assert isinstance(before.job, Job)
+    again = replan(before.job, lost="3")
+    assert again.best.plan.plan.devices > 4
+    # Of whole nodes there is none; by powers of two it would take twice as long.
+    assert again.best.step_time_s < 1.6 * before.estimate.step_time_s
+    assert "H100-7" in again.text
 
 
 def test_added_devices_join_their_group_or_form_one() -> None:

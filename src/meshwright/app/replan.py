@@ -44,6 +44,8 @@ KEPT = 3
 """The quickest plans that leave most of the state in place, of which it is counted what they move."""
 LITTLE = 3.0
 """Times what the lost devices held that a plan may move to be named for moving little."""
+LESS = 0.5
+"""Times what the first plan moves that another may move to be named where none moves that little."""
 KEPT_AXES = ("tp", "cp", "ep")
 
 
@@ -242,6 +244,9 @@ def _counted(cluster: ClusterSpec) -> str:
 
 
 def _stranded_notes(change: ChangedCluster) -> Iterator[str]:
+    if change.broken:
+        some = "a group" if len(change.broken) == 1 else "groups"
+        yield f"nodes that lost some of their devices are {some} of their own: {', '.join(change.broken)}"
     if change.stranded:
         yield f"{change.stranded} remaining devices are idle: nodes of a group are equal, and theirs lost devices"
 
@@ -321,7 +326,7 @@ def _most_trained(
     little_bytes: float,
     state_of: Callable[[ExecutionPlan], MovedState],
 ) -> MixedPlans:
-    """The first plans by the steps they train within the horizon, and the best of those that move little."""
+    """The first plans by the steps they train within the horizon, and the best that moves little, or far less."""
     places = {_workers(plan) for plan in kept}
     near = [one for one in found.candidates if _workers(one.plan) in places]
     looked_at = {one.plan: one for one in (*found.candidates[: max(top, 2)], *near[:KEPT], *near[-1:])}
@@ -332,7 +337,9 @@ def _most_trained(
         # Of the others the quickest that moves little, where none of these does.
         others = (one for one in near if one.plan not in looked_at)
         little = (one for one in chain(ordered, others) if state_of(one.plan).moved_bytes <= little_bytes)
-        first = _with_one_of(first, next(little, None), top)
+        least = min(ordered, key=lambda one: state_of(one.plan).moved_bytes)
+        less = state_of(least.plan).moved_bytes <= LESS * state_of(first[0].plan).moved_bytes
+        first = _with_one_of(first, next(little, least if less else None), top)
     return replace(found, candidates=tuple(first))
 
 

@@ -10,11 +10,15 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.errors import InputError, Problem, nearest
-from meshwright.formats.cluster import default_links, group_names, node_group
+from meshwright.formats.cluster import default_links, fabric_of, group_names, node_group
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import plain_name
+from meshwright.planning.fewer_nodes import first_nodes
 from meshwright.shapes import Bool, Int
 from meshwright.specs.cluster import AND, ClusterSpec, DomainSpec, NodeGroup
+
+MOST_BROKEN = 2
+"""Groups that nodes of a group which lost some of their devices form at most; the others of those stay idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,11 +28,23 @@ class ChangedCluster:
     cluster: ClusterSpec
     number_after: Int[np.ndarray, "before"]
     """Later number of each earlier device, -1 where it is lost or its node is left out."""
+    broken: tuple[str, ...]
+    """Groups of nodes that lost some of their devices."""
     lost: int
     """Devices that are gone."""
     stranded: int
-    """Remaining devices of nodes that lost some; idle, since the nodes of a group are equal."""
+    """Remaining devices of nodes that lost some and form no group, since the nodes of a group are equal; idle."""
     added: int
+
+    @property
+    def on_whole_nodes(self) -> ChangedCluster:
+        """The same with the remaining devices of nodes that lost some as if they were lost, too."""
+        numbers = np.cumsum([0, *(group.devices for group in self.cluster.groups)])
+        number = self.number_after.copy()
+        for place, group in enumerate(self.cluster.groups):
+            if group.name in self.broken:
+                number[(number >= numbers[place]) & (number < numbers[place + 1])] = -1
+        return replace(self, number_after=number, broken=())
 
 
 def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str | None = None) -> ChangedCluster:
@@ -54,29 +70,36 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     groups: list[NodeGroup] = []
     stranded = grown = next_free = 0
     joined: set[int] = set()
-    renamed: dict[str, str] = {}
+    heirs: dict[str, list[str]] = {group.name: [] for group in cluster.groups}
+    broken: list[NodeGroup] = []
     for group, first in zip(cluster.groups, ends, strict=False):
         node = np.arange(group.devices) // group.devices_per_node
-        hit = np.isin(node, node[gone[first : first + group.devices]])
-        stranded += int((hit & ~gone[first : first + group.devices]).sum())
+        lost_here = gone[first : first + group.devices]
+        hit = np.isin(node, node[lost_here])
         nodes = len(np.unique(node[~hit]))
         for index, more in enumerate(new.groups if new else ()):
             same = (more.device.name, more.devices_per_node) == (group.device.name, group.devices_per_node)
             if same and index not in joined:
                 joined.add(index)
                 nodes, grown = nodes + more.nodes, grown + more.devices
-        if not nodes:
-            continue
-        staying = np.unique(node[~hit])
-        later = _left_of(group, hit) if len(staying) else group
-        renamed[group.name] = later.name
-        # Nodes of several groups that count as one keep their order, so that it is known which is which.
-        place = np.searchsorted(staying, np.arange(node[-1] + 1)) if later.counted else _places(staying, nodes)
-        within = np.arange(group.devices) % group.devices_per_node
-        slots = next_free + place[node[~hit]] * group.devices_per_node + within[~hit]
-        number[first : first + group.devices][~hit] = slots
-        groups.append(resized(later, nodes * group.devices_per_node // later.devices_per_node))
-        next_free += groups[-1].devices
+        if nodes:
+            staying = np.unique(node[~hit])
+            later = _left_of(group, hit) if len(staying) else group
+            heirs[group.name].append(later.name)
+            # Nodes of several groups that count as one keep their order, so that it is known which is which.
+            place = np.searchsorted(staying, np.arange(node[-1] + 1)) if later.counted else _places(staying, nodes)
+            within = np.arange(group.devices) % group.devices_per_node
+            slots = next_free + place[node[~hit]] * group.devices_per_node + within[~hit]
+            number[first : first + group.devices][~hit] = slots
+            groups.append(resized(later, nodes * group.devices_per_node // later.devices_per_node))
+            next_free += groups[-1].devices
+        stranded += int((hit & ~lost_here).sum())
+        for some, devices in _broken_nodes(group, lost_here, hit):
+            number[first + devices] = next_free + np.arange(len(devices))
+            heirs[group.name].append(some.name)
+            broken.append(some)
+            groups.append(some)
+            next_free, stranded = next_free + some.devices, stranded - some.devices
     others = [more for index, more in enumerate(new.groups if new else ()) if index not in joined]
     names = group_names([group.name for group in [*groups, *others]])
     groups = [replace(group, name=name) for group, name in zip([*groups, *others], names, strict=True)]
@@ -89,24 +112,54 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
             code="MW218",
         )
     kept = [
-        replace(link, between=(renamed[link.between[0]], renamed[link.between[1]]))
+        replace(link, between=(one, other))
         for link in cluster.links
-        if renamed.keys() >= {*link.between}
+        for one in heirs[link.between[0]]
+        for other in heirs[link.between[1]]
     ]
     given = {frozenset(link.between): link for link in kept}
+    # What is left of a single node shows no fabric: it is that of its group.
+    fabrics = {name: fabric_of(group) for group in cluster.groups for name in heirs[group.name]}
     left = replace(
         cluster,
         name=",".join(f"{group.devices}x{group.device.name}" for group in groups),
         groups=tuple(groups),
-        links=tuple(default_links(groups, None, given)),
+        links=tuple(default_links(groups, fabrics, given)),
     )
     return ChangedCluster(
         cluster=left,
         number_after=number,
+        broken=tuple(group.name for group in broken),
         lost=int(gone.sum()),
         stranded=stranded,
         added=grown + sum(group.devices for group in others),
     )
+
+
+def _broken_nodes(
+    group: NodeGroup, lost: Bool[np.ndarray, "devices"], hit: Bool[np.ndarray, "devices"]
+) -> list[tuple[NodeGroup, Int[np.ndarray, "left"]]]:
+    """What is left of nodes that lost some devices: groups of equal nodes, with their devices in order.
+
+    Those of most devices; none of groups that are counted together, whose nodes are no longer told apart.
+
+    Args:
+        group: the group before.
+        lost: its devices that are lost.
+        hit: its devices on nodes that lost some.
+    """
+    if group.counted or group.unequal_nodes or AND in group.name:
+        return []
+    each, whole = group.devices_per_node, ClusterSpec(name=group.name, groups=(group,))
+    left = (hit & ~lost).reshape(-1, each)
+    counts = left.sum(axis=1)
+    found = []
+    for count in np.unique(counts[counts > 0]).tolist():
+        nodes = np.flatnonzero(counts == count)
+        (some,) = first_nodes(whole, nodes=len(nodes), per_node=count).groups
+        devices = np.concatenate([node * each + np.flatnonzero(left[node]) for node in nodes])
+        found.append((replace(some, name=f"{group.name}-{count}"), devices))
+    return sorted(found, key=lambda one: -len(one[1]))[:MOST_BROKEN]
 
 
 def _places(left: Int[np.ndarray, "left"], nodes: int) -> Int[np.ndarray, "places"]:

@@ -27,6 +27,6 @@ def test_equal_pipelines_are_tried_on_the_whole_nodes_that_promise_most(job: Job
         return max((devices * m / (m + pp - 1) * layers / (pp * -(-layers // pp)) for m, pp in able), default=0.0)
 
     sizes = range(group.devices_per_node, group.devices + 1, group.devices_per_node)
-    (chosen,) = again._equal_sizes(job, cluster)
+    (chosen,) = again._equal_sizes(job, group)
     assert chosen in sizes
     assert promised(chosen) == pytest.approx(max(promised(devices) for devices in sizes))

@@ -30,7 +30,7 @@ def layers(one: Job) -> list[int]:
 
 def test_an_idle_node_takes_the_place_of_a_lost_one(staged: Job) -> None:
     spare = replace(staged, cluster=resolve_gpus("5x2xH100"))
-    change = changed_cluster(spare.cluster, lost="2")
+    change = changed_cluster(spare.cluster, lost="2-3")
     (same,) = kept_plans(spare, change)
     assert same.strategies == spare.plan.strategies
     assert [worker.chunks for worker in same.pipelines[0].workers] == [
@@ -40,6 +40,21 @@ def test_an_idle_node_takes_the_place_of_a_lost_one(staged: Job) -> None:
     held = lost_share_bytes(spare.model, spare.workload, spare.plan, change.number_after)
     # Nothing moves but what the lost node held, from a checkpoint where nobody else has it.
     assert state.moved_bytes + state.lost_bytes == pytest.approx(held)
+
+
+def test_a_node_that_lost_some_devices_is_replaced_whole_or_its_stages_go(staged: Job) -> None:
+    spare = replace(staged, cluster=resolve_gpus("5x2xH100"))
+    change = changed_cluster(spare.cluster, lost="2")
+    *shorter, same = kept_plans(spare, change)
+    (whole,) = kept_plans(spare, changed_cluster(spare.cluster, lost="2-3"))
+    assert [worker.chunks for worker in same.pipelines[0].workers] == [w.chunks for w in whole.pipelines[0].workers]
+    places = [group.devices for group in change.cluster.groups]
+    assert places == [8, 1]
+    for one in (*shorter, same):
+        for worker in one.pipelines[0].workers:
+            # No stage stands on whole nodes and on the rest of one.
+            assert len({device >= 8 for first, last in worker.devices for device in range(first, last + 1)}) == 1
+    assert all(one.devices < same.devices for one in shorter)
 
 
 def test_layers_of_a_lost_stage_go_to_its_neighbours_first(staged: Job) -> None:

@@ -1,8 +1,8 @@
 """The quickest plans of a job on a changed cluster, fast enough to use during a failure.
 
 Pipeline sets of equal and unequal pipelines over all that is left; of one kind of device also equal pipelines on the
-largest part that they divide, searched around the degrees of the best pipeline sets. Comparisons with parts of the
-cluster and the sensitivity are left to `plan`.
+largest part of its largest group that they divide, searched around the degrees of the best pipeline sets. Comparisons
+with parts of the cluster and the sensitivity are left to `plan`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 
@@ -62,9 +62,11 @@ def plans_again(
     found = [
         one for joined in joinable(inputs.cluster, source.whole) for one in source.composed(joined, max(COMPOSED, top))
     ]
-    if inputs.cluster.homogeneous:
-        for devices in _equal_sizes(job, inputs.cluster):
-            found += source.alone(IslandPart(0, devices))
+    groups = inputs.cluster.groups
+    if len({group.device for group in groups}) == 1:
+        largest = max(range(len(groups)), key=lambda number: groups[number].devices)
+        for devices in _equal_sizes(job, groups[largest]):
+            found += source.alone(IslandPart(largest, devices))
     for plan in kept:
         found += _with_shares(source, plan)
     distinct = {one.plan: one for one in reversed(found)}  # those searched, with their degrees, stand before those kept
@@ -88,9 +90,8 @@ def _with_shares(source: NativeSource, plan: ExecutionPlan) -> list[PricedPlan]:
     return [one] if other is None else [one, other]
 
 
-def _equal_sizes(job: Job, cluster: ClusterSpec) -> list[int]:
+def _equal_sizes(job: Job, group: NodeGroup) -> list[int]:
     """Numbers of devices that equal pipelines promise most on, whole nodes each."""
-    group = cluster.groups[0]
     sizes = [nodes * group.devices_per_node for nodes in range(1, group.nodes + 1)]
     promise = {devices: _promise(job, devices) for devices in sizes}
     able = [devices for devices in sizes if promise[devices]]

@@ -36,6 +36,13 @@ def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
         job: the earlier plan.
         change: the change of its cluster.
     """
+    yield from _kept(job, change)
+    if change.broken:
+        # No stage stands on whole nodes and on what is left of others at once.
+        yield from _kept(job, change.on_whole_nodes)
+
+
+def _kept(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
     number = _with_substitutes(job, change)
     pipelines = [tuple(_renumbered(worker, number) for worker in pipeline.workers) for pipeline in job.plan.pipelines]
     hit = [[place for place, worker in enumerate(own) if worker is None] for own in pipelines]
@@ -78,6 +85,8 @@ def _with_substitutes(job: Job, change: ChangedCluster) -> dict[int, int]:
         for device in range(first, last + 1)
     ]
     number = {device: int(change.number_after[device]) for device in used if change.number_after[device] >= 0}
+    if change.broken:
+        return number  # what is left of a node and an idle one are no group
     taken = set(number.values())
     firsts = _firsts(change.cluster)
     before, start = job.cluster, 0
