@@ -51,9 +51,11 @@ def test_the_page_has_verdict_and_settings_before_there_is_an_answer() -> None:
     plans = example.recorded_example()["page"]["document"]["plans"]
     listener = listening(None)
     own = f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    with waiting_page(listener, "key", example.example_page()), chromium(own=own) as shown:
+    with waiting_page(listener, "key", example.example_page()) as drawn, chromium(own=own) as shown:
+        assert not drawn.is_set()
         shown.page.goto(own)
         shown.page.wait_for_selector("html[data-priced]", state="attached")
+        assert drawn.wait(20), "the page asks the planner once it is drawn"
         assert shown.page.inner_text(".verdict .plan") == plans[0]["title"]
         assert float(shown.page.inner_text(".tile.lead .value").removesuffix(" s")) == pytest.approx(
             plans[0]["estimate"]["step_time_s"], rel=5e-3

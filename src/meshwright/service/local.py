@@ -6,6 +6,7 @@ import html
 import os
 import secrets
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 8417, 100
+SWITCHING_S = 0.0005
+"""How long a thread computes before another one goes on: repairs and others that take long are priced beside sliders,
+each of whose answers changes threads some times."""
 ENDING_S = 2
 """How long an interrupted page waits for what it is working out."""
 
@@ -45,6 +49,7 @@ def serve_page(request: WebRequest, tell: Callable[[str], None], note: Callable[
     if not all(map(_installed, ("uvicorn", "fastapi"))):
         raise needs_web("the page")
     listener = listening(request.port)
+    sys.setswitchinterval(SWITCHING_S)
     asked = WebRequest.read(ASKED) if request.example else request
     key = secrets.token_urlsafe(18)
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"

@@ -48,6 +48,8 @@ def served(shown: PageSource, answers: PageAnswers | None = None) -> Iterator[st
     thread.start()
     while not server.started:
         sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
-    server.should_exit = True
-    thread.join(10)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -61,3 +61,33 @@ def test_memory_over_time_is_drawn_anew_after_each_change() -> None:
             page.wait_for_selector(f"html[data-priced='{number}']", state="attached")
             assert shown.evaluate(STRIPS) == [True, True]
         assert shown.complaints == []
+
+
+ASKED = """() => {
+  window.asked = [];
+  const before = window.fetch;
+  window.fetch = (path, more) => {
+    if (more?.body?.includes('"asked"')) window.asked.push(path);
+    return before(path, more);
+  };
+}"""
+PULL = """(at) => {
+  const slider = document.getElementById("knob-memory-bandwidth");
+  slider.value = String(at);
+  slider.dispatchEvent(new Event("input", { bubbles: true }));
+  slider.dispatchEvent(new Event("change", { bubbles: true }));
+}"""
+
+
+def test_repairs_are_asked_for_once_nothing_is_changed_any_more() -> None:
+    """Tens of plans are priced for them, which would take the server from sliders."""
+    with served(source("overfull")) as address, chromium(own=address) as shown:
+        page = shown.page
+        page.goto(f"{address}#view=memory")
+        page.wait_for_selector("html[data-priced='1'] .chip", state="attached")
+        shown.evaluate(ASKED)
+        shown.evaluate("() => { " + "".join(f"({PULL})({at});" for at in (9, 10, 11)) + " }")
+        page.wait_for_selector(".chip", state="detached")
+        page.wait_for_selector(".chip", state="attached")
+        assert shown.evaluate("() => window.asked") == ["view"]
+        assert shown.complaints == []

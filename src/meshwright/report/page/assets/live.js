@@ -2,6 +2,7 @@
 import { holdsExperts } from "page/views/experts.js";
 import { problems, start } from "page/main.js";
 import { along } from "page/card.js";
+import { allUnpacked } from "page/packed.js";
 import { coded, html } from "page/svg.js";
 import { bytes, count, ofCapacity, percent, rate, seconds, sentence, significant } from "page/units.js";
 
@@ -23,7 +24,7 @@ const MOST_KINDS_OPEN = 3;
 const kindOf = (name) => name.split(": ").reverse()[1] ?? "";
 // A page that is there before its answer asks again, so often without any server, and so many milliseconds apart.
 const [MOST_MISSED, AGAIN_MS, NOT_YET] = [60, 50, 202];
-const PAINTED_WITHIN_MS = 500;
+const [PAINTED_WITHIN_MS, RESTING_MS] = [500, 300];
 
 export async function live(root) {
   const given = JSON.parse(document.getElementById("document").textContent);
@@ -40,7 +41,7 @@ export async function live(root) {
 class Live {
   // first: what is asked first of the answer's first plan came along with the page; it has the data of the overview.
   constructor({ answer, first, recorded = false }) {
-    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, next: null, answers: new Map(), depth: 0, knobs: null, quantities: null, search: null, unfolded: new Set() });
+    Object.assign(this, { answer, home: answer, opens: { answer, first }, opening: recorded, changes: {}, busy: false, again: false, first: false, touched: null, next: null, answers: new Map(), depth: 0, moves: 0, knobs: null, quantities: null, search: null, unfolded: new Set() });
   }
 
   async post(path, body) {
@@ -143,6 +144,7 @@ class Live {
   }
 
   apply(shell, changes, { settled = true } = {}) {
+    this.moves += 1;
     this.changes = this.changedBy(changes);
     if (settled) {
       this.depth += 1;
@@ -193,14 +195,28 @@ class Live {
     }
   }
 
+  async rested() {
+    // Who asks later takes the place of who asked before: a view may be drawn several times for one change.
+    const own = this.moves += 1;
+    await new Promise((done) => setTimeout(done, RESTING_MS));
+    return this.moves === own && !this.busy;
+  }
+
   // One question has one answer: a pull that goes back and forth asks each position once.
   whatIf(question) {
     const key = JSON.stringify(question);
-    const found = this.answers.get(key) ?? this.post("what-if", question);
+    const found = this.answers.get(key) ?? this.readied(question);
     this.answers.delete(key);
     this.answers.set(key, found);
     if (this.answers.size > MOST_ANSWERS) this.answers.delete(this.answers.keys().next().value);
     found.catch(() => this.answers.delete(key));
+    return found;
+  }
+
+  // An answer that can be drawn at once: with the columns of its view unpacked.
+  async readied(question) {
+    const found = await this.post("what-if", question);
+    await allUnpacked(found.view ?? null);
     return found;
   }
 

@@ -19,6 +19,7 @@
 //   search(fields)           live: the same question with more fields of `plan`, in place of this answer
 //   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
 //                            promise that rejects with { problems } where the server refuses
+//   rested()                 live: a promise of whether nothing is changed for a moment: what takes the server long waits for it
 //   save(form)               live: one step of the plan as a file, `svg` or `chrome`; a promise that rejects likewise
 //   hand(text, name, type)   live: a text as a file that the browser keeps
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings,
@@ -95,6 +96,7 @@ class Shell {
       apply: (changes) => shell.live?.release(shell, changes),
       pull: (changes) => shell.live?.pull(shell, changes),
       ask: (asked) => (shell.live ? shell.live.view(shell, shell.view.name, { asked }) : Promise.reject(new Error("no server"))),
+      rested: () => shell.live.rested(),
       post: (path, body) => shell.live.post(path, shell.live.question(shell, body)),
       search: (fields) => shell.live?.ask(shell, { ...shell.given.asked, ...fields }),
       save: (form) => shell.live.save(shell, form),

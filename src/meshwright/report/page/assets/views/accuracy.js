@@ -39,8 +39,8 @@ function explored(found, page) {
   const figures = Object.entries(found.metrics).map(([metric, one]) => html("section", {},
     html("h2", {}, NAMES[metric]),
     html("p", {}, `${count(one.score.predicted)} of ${count(one.score.runs)} measured runs are predicted: median error ${percent(one.score.median_error)}, 90% within ${percent(one.score.p90_error)}, ${percent(one.score.in_interval)} inside their range.`),
-    scatter(one, metric, found.rows, (point) => show(point, metric))));
-  root.append(...(figures.length ? [html("p", { class: "muted" }, `A colour is a source; the line is a perfect prediction, the band one that is off by at most ${percent(BAND)}.`), html("div", { class: "grid" }, ...figures)] : [html("p", {}, html("b", {}, "No row has a measurement that is predicted."))]), shown);
+    scatter(one, metric, found.rows, (point) => show(point, metric)), sourcesLegend(one)));
+  root.append(...(figures.length ? [html("p", { class: "muted" }, `${Object.values(found.metrics).every(({ points }) => groupsOf(points).length <= MOST_COLOURS) ? "A colour is a source; the" : "The"} line is a perfect prediction, the band one that is off by at most ${percent(BAND)}.`), html("div", { class: "grid" }, ...figures)] : [html("p", {}, html("b", {}, "No row has a measurement that is predicted."))]), shown);
   for (const [metric, one] of Object.entries(found.metrics)) {
     page.table(root, [
       { name: "Run", key: "id" }, { name: "Source", key: "group" }, { name: `Measured, ${one.unit}`, key: "measured", number: true, show: (value) => significant(value) },
@@ -50,6 +50,15 @@ function explored(found, page) {
   const left = found.rows.filter((row) => row.why_not);
   if (left.length) page.table(root, [{ name: "Run", key: "id" }, { name: "Why it is not predicted", key: "why_not" }], left, { title: `${count(left.length)} rows without a prediction` });
   return [root];
+}
+
+// Which colour is which source, where no two share one.
+const MOST_COLOURS = 4;
+const groupsOf = (points) => [...new Set(points.map((one) => one.group))];
+function sourcesLegend({ points }) {
+  const groups = groupsOf(points);
+  if (groups.length > MOST_COLOURS) return null;
+  return html("ul", { class: "legend" }, ...groups.map((group, at) => html("li", {}, html("i", { class: "circle", style: { background: series(at) } }), group || "source not said")));
 }
 
 function chosen(row, point, unit) {
@@ -64,22 +73,23 @@ function chosen(row, point, unit) {
 }
 
 function scatter({ points, unit }, metric, rows, show) {
-  const [width, height, left, bottom, top] = [480, 400, 48, 40, 16];
+  const [width, height, left, bottom, top] = [480, 400, 48, 40, 26];
   const all = points.flatMap((one) => [one.measured, one.predicted]);
   const [low, high] = [Math.log10(Math.min(...all)) - 0.1, Math.log10(Math.max(...all)) + 0.1];
   const share = (value) => (Math.min(Math.max(Math.log10(value), low), high) - low) / (high - low);
   const x = (value) => left + share(value) * (width - left - 10);
   const y = (value) => height - bottom - share(value) * (height - bottom - top);
-  const decades = [];
-  for (let power = Math.ceil(low); power <= high; power += 1) decades.push(10 ** power);
-  const marks = decades.length > 1 ? decades : [10 ** low, 10 ** ((low + high) / 2), 10 ** high];
+  // Powers of ten, and 2 and 5 times them where few fit.
+  const rounds = high - low > 2.5 ? [1] : high - low > 1.2 ? [1, 3] : [1, 2, 5];
+  const marks = [];
+  for (let power = Math.floor(low); power <= high; power += 1) marks.push(...rounds.map((round) => round * 10 ** power).filter((mark) => Math.log10(mark) >= low && Math.log10(mark) <= high));
   const ends = [10 ** low, 10 ** high];
   const axis = svg("g", { class: "axis", "aria-hidden": "true" },
     svg("polygon", { points: [...ends.map((end) => `${x(end)},${y(end * (1 + BAND))}`), ...ends.reverse().map((end) => `${x(end)},${y(end * (1 - BAND))}`)].join(" "), fill: "var(--muted)", opacity: 0.14 }),
-    svg("line", { x1: x(ends[1]), y1: y(ends[1]), x2: x(ends[0]), y2: y(ends[0]) }),
-    ...marks.map((mark) => [svg("text", { x: x(mark), y: height - bottom + 18, "text-anchor": "middle" }, significant(mark, 2)), svg("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, significant(mark, 2))]),
+    ...marks.map((mark) => [svg("line", { x1: x(mark), x2: x(mark), y1: top, y2: height - bottom }), svg("line", { x1: left, x2: width - 10, y1: y(mark), y2: y(mark) }), svg("text", { x: x(mark), y: height - bottom + 18, "text-anchor": "middle" }, significant(mark, 2)), svg("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, significant(mark, 2))]),
+    svg("path", { d: `M${x(ends[1])} ${y(ends[1])}L${x(ends[0])} ${y(ends[0])}`, style: { stroke: "var(--muted)" } }),
     svg("text", { x: width, y: height - 4, "text-anchor": "end" }, `measured, ${unit}`), svg("text", { x: 0, y: 10 }, `predicted, ${unit}`));
-  const groups = [...new Set(points.map((one) => one.group))];
+  const groups = groupsOf(points);
   // By size, so that arrow keys go from the quickest run to the slowest.
   const dots = [...points].sort((a, b) => a.measured - b.measured).map((one) => {
     const { id } = rows[one.row];

@@ -25,7 +25,7 @@ export const view = {
     root.append(bars, fits);
     const remedies = (found) => { if (found.length) fits.append(html("h3", {}, "Make it fit"), chips(found, page)); };
     if (data.repairs) remedies(data.repairs);
-    else if (page.live && !page.held && data.fits.includes("no")) page.ask({}).then(({ repairs }) => remedies(repairs), () => {});
+    else if (page.live && !page.held && data.fits.includes("no")) page.rested().then((still) => still && page.ask({})).then((found) => found && remedies(found.repairs), () => {});
     root.append(below, tabled);
     page.table(tabled, [
       { name: "Stage", key: "name" }, { name: "Device", key: "device" },
