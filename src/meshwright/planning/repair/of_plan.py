@@ -55,7 +55,7 @@ def repairs_of_plan(
     singles = list(repairs(row, inputs.model, pricer.devices, precision))
     found = _good(row, singles, pricer, short_bytes, spelled)
     if not found:
-        pairs = (
+        pairs = _each_once(
             again
             for change in singles[:MOST_PAIRS]
             for again in repairs(change.row, inputs.model, pricer.devices, precision)
@@ -92,6 +92,15 @@ def _good(
             changes_training=change.changes_training or changed.gbs != row.gbs,
         )
     return list(found.values())
+
+
+def _each_once(changes: Iterable[Change]) -> Iterator[Change]:
+    """The first change to each row: most pairs lead where another one does."""
+    seen = set[PlanRow]()
+    for change in changes:
+        if change.row not in seen:
+            seen.add(change.row)
+            yield change
 
 
 def _priced(changes: Iterable[Change], pricer: Pricer) -> Iterator[tuple[Change, Priced]]:
