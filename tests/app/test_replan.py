@@ -61,7 +61,7 @@ def test_what_is_left_of_a_node_keeps_the_links_of_its_group() -> None:
     slow = replace(cluster, links=(replace(cluster.links[0], bandwidth_bytes_per_s=3e9, basis="user"),))
     change = changed_cluster(slow, lost="3,30")
     between = {frozenset(link.between): link.bandwidth_bytes_per_s for link in change.cluster.links}
-    assert [group.name for group in change.cluster.groups] == ["H100", "H100-7", "A100-80", "A100-80-7"]
+    assert [group.name for group in change.cluster.groups] == ["H100", "A100-80", "H100-7", "A100-80-7"]
     assert {between[frozenset(pair)] for pair in (("H100-7", "A100-80"), ("H100-7", "A100-80-7"))} == {3e9}
     assert between[frozenset(("H100", "H100-7"))] > 3e9
 
@@ -199,3 +199,11 @@ def test_devices_that_may_not_talk_to_the_rest_are_idle_for_that() -> None:
     again = replan(before.best.job, lost="A100-80", top=1)
     assert "on 16 devices (8 H100, 8 MI300X) after 8 lost" in again.text
     assert any("share no communicator" in note for note in again.notes)
+
+
+def test_what_is_left_of_a_node_makes_no_plan_slower() -> None:
+    """Over fewer groups shares are finer: those of whole nodes are planned by themselves, too."""
+    before = plan("llama-3.2-1b", gpus="32xGB200", global_batch=64, seq_len=2048, top=1)[0]
+    assert isinstance(before.job, Job)
+    some, whole = (replan(before.job, lost=lost, top=1).best.step_time_s for lost in ("3", "0-3"))
+    assert some <= whole * 1.001

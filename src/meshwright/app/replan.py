@@ -309,7 +309,7 @@ def _again(
     inputs, left_out = job_inputs(_step_asked(job, cluster)), tuple[Problem, ...]()
     if not cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, None)
-    source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid, kept=kept)
+    source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid, kept=kept, broken=change.broken)
     if found is None:
         return None
     found = first_of(found)

@@ -29,7 +29,7 @@ class ChangedCluster:
     number_after: Int[np.ndarray, "before"]
     """Later number of each earlier device, -1 where it is lost or its node is left out."""
     broken: tuple[str, ...]
-    """Groups of nodes that lost some of their devices."""
+    """Groups of nodes that lost some of their devices, the last ones of the cluster."""
     lost: int
     """Devices that are gone."""
     stranded: int
@@ -71,7 +71,7 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     stranded = grown = next_free = 0
     joined: set[int] = set()
     heirs: dict[str, list[str]] = {group.name: [] for group in cluster.groups}
-    broken: list[NodeGroup] = []
+    broken: list[tuple[NodeGroup, Int[np.ndarray, "left"]]] = []
     for group, first in zip(cluster.groups, ends, strict=False):
         node = np.arange(group.devices) // group.devices_per_node
         lost_here = gone[first : first + group.devices]
@@ -95,14 +95,18 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
             next_free += groups[-1].devices
         stranded += int((hit & ~lost_here).sum())
         for some, devices in _broken_nodes(group, lost_here, hit):
-            number[first + devices] = next_free + np.arange(len(devices))
             heirs[group.name].append(some.name)
-            broken.append(some)
-            groups.append(some)
-            next_free, stranded = next_free + some.devices, stranded - some.devices
+            broken.append((some, first + devices))
+            stranded -= some.devices
     others = [more for index, more in enumerate(new.groups if new else ()) if index not in joined]
-    names = group_names([group.name for group in [*groups, *others]])
-    groups = [replace(group, name=name) for group, name in zip([*groups, *others], names, strict=True)]
+    # Behind all others, so that these have the numbers that they would have by themselves.
+    next_free += sum(group.devices for group in others)
+    for some, devices in broken:
+        number[devices] = next_free + np.arange(some.devices)
+        next_free += some.devices
+    groups += [*others, *(some for some, _ in broken)]
+    names = group_names([group.name for group in groups])
+    groups = [replace(group, name=name) for group, name in zip(groups, names, strict=True)]
     if not groups:
         raise InputError(
             what="every node is lost",
@@ -129,7 +133,7 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     return ChangedCluster(
         cluster=left,
         number_after=number,
-        broken=tuple(group.name for group in broken),
+        broken=tuple(names[len(names) - len(broken) :]),
         lost=int(gone.sum()),
         stranded=stranded,
         added=grown + sum(group.devices for group in others),

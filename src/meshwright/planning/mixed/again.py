@@ -7,7 +7,8 @@ with parts of the cluster and the sensitivity are left to `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from meshwright.planning.axes import space_of
 from meshwright.planning.compose.island_part import IslandPart
@@ -37,6 +38,7 @@ def plans_again(
     pin: Iterable[str] = (),
     forbid: Iterable[str] = (),
     kept: Iterable[ExecutionPlan] = (),
+    broken: Collection[str] = (),
 ) -> tuple[NativeSource, MixedPlans | None]:
     """The quickest plans on the cluster as it is after a change.
 
@@ -47,6 +49,7 @@ def plans_again(
         pin: axes fixed to values.
         forbid: axes left at their plain value.
         kept: plans that leave most of the state where it is, priced beside those that are searched.
+        broken: the last groups of the cluster, of nodes that lost some devices; the others are planned alone, too.
 
     Returns:
         What searched, and the plans, the quickest first; None where none fits.
@@ -59,14 +62,11 @@ def plans_again(
         return space_of(inputs.model, inputs.workload, part.devices, pin=pin, forbid=forbid, schedule=None)
 
     source = NativeSource(inputs, space_for, QUICK)
-    found = [
-        one for joined in joinable(inputs.cluster, source.whole) for one in source.composed(joined, max(COMPOSED, top))
-    ]
-    groups = inputs.cluster.groups
-    if len({group.device for group in groups}) == 1:
-        largest = max(range(len(groups)), key=lambda number: groups[number].devices)
-        for devices in _equal_sizes(job, groups[largest]):
-            found += source.alone(IslandPart(largest, devices))
+    found = _searched(source, job, max(COMPOSED, top))
+    if whole := _whole_nodes(inputs.cluster, broken):
+        # Fewer groups are divided more finely: of many devices the rest of a node may be worth less than that.
+        others = _searched(NativeSource(replace(inputs, cluster=whole), space_for, QUICK), job, max(COMPOSED, top))
+        found += [again for one in others if (again := source.priced(one.plan)) is not None]
     for plan in kept:
         found += _with_shares(source, plan)
     distinct = {one.plan: one for one in reversed(found)}  # those searched, with their degrees, stand before those kept
@@ -74,6 +74,26 @@ def plans_again(
         return source, None
     ordered = sorted(distinct.values(), key=lambda one: one.step_time_s)
     return source, MixedPlans(candidates=tuple(ordered), quickest=ordered[0], alone={}, without={})
+
+
+def _whole_nodes(cluster: ClusterSpec, broken: Collection[str]) -> ClusterSpec | None:
+    """The cluster without these groups; None where it has none of them, or no others."""
+    groups = tuple(group for group in cluster.groups if group.name not in broken)
+    if len(groups) in (0, len(cluster.groups)):
+        return None
+    names = {group.name for group in groups}
+    return replace(cluster, groups=groups, links=tuple(link for link in cluster.links if names >= {*link.between}))
+
+
+def _searched(source: NativeSource, job: Job, most: int) -> list[PricedPlan]:
+    """The best pipeline sets, and on one kind of device equal pipelines."""
+    found = [one for joined in joinable(source.cluster, source.whole) for one in source.composed(joined, most)]
+    groups = source.cluster.groups
+    if len({group.device for group in groups}) == 1:
+        largest = max(range(len(groups)), key=lambda number: groups[number].devices)
+        for devices in _equal_sizes(job, groups[largest]):
+            found += source.alone(IslandPart(largest, devices))
+    return found
 
 
 def _with_shares(source: NativeSource, plan: ExecutionPlan) -> list[PricedPlan]:
