@@ -324,6 +324,17 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     assert all(problem.why and problem.fix for problem in caught.value.problems)
 
 
+@pytest.mark.parametrize("sharding", ["z3", "weipipe"])
+def test_weights_travel_in_the_ways_of_the_catalogue_alone(sharding: str) -> None:
+    own = job(DENSE, "8xH100", PlanRow(dp=8, gbs=16, sharding=sharding))
+    (strategy,) = own.plan.strategies
+    assert estimate_plan(own.plan, own.model, own.cluster, own.workload).step_time_s > 0
+    by_hand = replace(own.plan, strategies=(replace(strategy, data=replace(strategy.data, passing="by hand")),))
+    with pytest.raises(UnsupportedError, match=r"data\.passing is 'by hand'") as caught:
+        estimate_plan(by_hand, own.model, own.cluster, own.workload)
+    assert [problem.fix for problem in caught.value.problems] == ["use one of collective, ring"]
+
+
 def test_weights_and_gradients_cross_in_the_formats_a_plan_states() -> None:
     """ZeRO++: int8 weights take half as long on the network, int4 gradients an eighth; what is kept stays as it is."""
     own = job(DENSE, "4x8xH100", PlanRow(dp=32, gbs=32, sharding="z3", dp_overlap=False))
