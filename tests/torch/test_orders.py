@@ -20,21 +20,22 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshwright.formats.torch_csv import read_actions, write_actions
-from meshwright.schedules import SCHEDULES, Kind, Schedule
+from meshwright.schedules import SCHEDULES, Kind, Schedule, schedule_named
 from meshwright.schedules.named.breadth_first import BreadthFirst
 from meshwright.schedules.named.interleaved import Interleaved
 from meshwright.schedules.named.interleaved_zb import InterleavedZeroBubble
 from meshwright.schedules.torch_actions import from_actions, to_actions
+from meshwright.targets.pytorch_pipeline import in_rounds
 
 pytestmark = pytest.mark.torch
 
 LOOPED = ((2, 4, 2), (4, 4, 2), (4, 8, 2), (4, 12, 3), (3, 9, 4), (8, 16, 2))
+IN_ROUNDS = ((4, 10, 2), (4, 6, 2), (3, 8, 2), (5, 12, 3), (6, 16, 2), (4, 2, 2), (4, 3, 3), (8, 1, 2))
+"""Micro-batches that p does not divide: PyTorch parts them into m // p equal groups."""
 FOLDED = ((1, 2), (2, 4), (4, 8), (4, 12), (6, 13), (8, 21))
 CASES = (
     *((ScheduleInterleaved1F1B, Interleaved(), *shape) for shape in LOOPED),
-    # PyTorch parts the micro-batches into m // p equal groups.
-    *((ScheduleInterleaved1F1B, Interleaved(group=g), *shape) for g, shape in ((5, (4, 10, 2)), (6, (4, 6, 2)))),
-    *((ScheduleInterleaved1F1B, Interleaved(group=m), p, m, v) for p, m, v in ((4, 2, 2), (4, 3, 3), (8, 1, 2))),
+    *((ScheduleInterleaved1F1B, schedule_named(in_rounds("interleaved", *shape[:2])), *shape) for shape in IN_ROUNDS),
     *((ScheduleInterleavedZeroBubble, InterleavedZeroBubble(), *shape) for shape in LOOPED),
     *((ScheduleLoopedBFS, BreadthFirst(reverse=True), *shape) for shape in (*LOOPED, (4, 3, 3), (4, 1, 2))),
     *((ScheduleZBVZeroBubble, SCHEDULES["zb-v"], p, m, 2) for p, m in (*FOLDED, (3, 5))),
