@@ -6,6 +6,7 @@ const WORDS = [
   [/^cp(\d+)(?:-.*)?$/, "cpN", "context parallel: each sequence is cut over $1 ranks"],
   [/^pp(\d+)$/, "ppN", "pipeline parallel: $1 stages of consecutive layers"],
   [/^vpp(\d+)$/, "vppN", "$1 chunks of layers per stage"],
+  [/^interleaved-group(\d+)$/, "interleaved-groupN", "each chunk runs $1 micro-batches before the next one runs them"],
   [/^ep(\d+)$/, "epN", "expert parallel: the experts of a layer are on $1 ranks"],
   [/^etp(\d+)$/, "etpN", "the matrices of one expert are cut over $1 ranks"],
   [/^dp(\d+)$/, "dpN", "data parallel: $1 replicas with other sequences"],
@@ -56,7 +57,7 @@ export const spelledLine = (title) => title.split(".").map((word) => spelled(wor
 export function wordsOf(changes) {
   const found = new Map();
   for (const word of changes.join(" ").split(/[\s(),]+/)) {
-    const said = /\d$/.test(word) && !/^(rc-|hsdp|tile)/.test(word) ? null : spelled(word, { named: true });
+    const said = /\d$/.test(word) && !/^(rc-|hsdp|tile|interleaved)/.test(word) ? null : spelled(word, { named: true });
     if (said) found.set(...said);
   }
   return [...found];
