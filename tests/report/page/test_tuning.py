@@ -191,3 +191,41 @@ def test_a_file_that_keeps_no_trials_is_refused(content: bytes, said: str, tmp_p
     asked = {"name": "kept", "file": b64encode(content).decode()}
     with pytest.raises(InputError, match=said):
         PageAnswers().study(asked)
+
+
+LOG = " iteration {n}/ 500 | elapsed time per iteration (ms): 9000.0 | global batch size: 256 | lm loss: 1 |\n"
+
+
+def test_a_run_is_set_beside_its_prediction_in_its_units(shown: Shown, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("".join(LOG.format(n=n) for n in range(1, 13)))
+    (tmp_path / "other.log").write_text("hello\n")
+    shown.page.click("#tab-run")
+    shown.page.wait_for_selector("#log", state="attached")
+    shown.page.set_input_files("#log", tmp_path / "train.log")
+    rows = shown.page.locator('[aria-label="Predicted and measured"] tbody tr')
+    rows.first.wait_for()
+    texts = rows.all_inner_texts()
+    assert "9 s" in texts[0]
+    assert texts[1].startswith("tokens/s per device")
+    assert texts[2].startswith("TFLOP/s per device")
+    assert all("%" in text for text in texts)
+    assert not any(" s\t" in text for text in texts[1:])
+    # Of two files the later one is shown, though the one before takes longer.
+    shown.page.click("#tab-overview")
+    shown.page.click("#tab-run")
+    shown.page.wait_for_selector("#log", state="attached")
+    shown.page.set_input_files("#log", tmp_path / "other.log")
+    shown.page.wait_for_selector("#view .problem")
+    shown.page.wait_for_timeout(500)
+    assert "other.log" in shown.page.inner_text("#view .problem")
+    assert str(tmp_path.parent) not in shown.page.inner_text("#view")
+    assert rows.count() == 0
+
+
+def test_a_table_that_is_none_of_measured_runs_is_refused_by_its_name(shown: Shown, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    shown.page.click("#tab-accuracy")
+    shown.page.wait_for_selector("#measured", state="attached")
+    shown.page.set_input_files("#measured", tmp_path / "other.csv")
+    shown.page.wait_for_selector("#view .problem")
+    assert "'other.csv' has no column id" in shown.page.locator("#view .problem").first.inner_text()

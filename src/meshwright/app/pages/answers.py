@@ -8,7 +8,9 @@ import re
 import tempfile
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any
@@ -123,23 +125,18 @@ class PageAnswers:
         from meshwright.fields.job import JobFields
 
         plan, log = self._plan(asked), str(asked.get("log", ""))
-        with tempfile.TemporaryDirectory() as folder:
-            name = PurePath(str(asked.get("name"))).name
-            path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else "run.log")
-            path.write_text(log, encoding="utf-8", errors="replace")
+        with _dropped(log.encode(errors="replace"), asked, "run.log") as path:
             return compare_with_run(plan.job, str(path), None, asked=JobFields()).to_dict()
 
     def accuracy(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Measured runs as points, each beside its prediction.
 
         Args:
-            asked: the file of `validate` as text, in `measured`.
+            asked: the file of `validate` as text, in `measured`, and its `name`.
         """
         from meshwright.app.pages.accuracy_points import accuracy_points
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "measured.csv"
-            path.write_text(str(asked.get("measured", "")), encoding="utf-8", errors="replace")
+        with _dropped(str(asked.get("measured", "")).encode(errors="replace"), asked, "measured.csv") as path:
             return accuracy_points(path)
 
     def study(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,10 +151,7 @@ class PageAnswers:
             content = b64decode(str(asked.get("file", "")), validate=True)
         except ValueError:
             raise InputError(what="file is no base64", why="a study is sent as it is on a disk", field="file") from None
-        with tempfile.TemporaryDirectory() as folder:
-            name = PurePath(str(asked.get("name"))).name
-            path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else "study")
-            path.write_bytes(content)
+        with _dropped(content, asked, "study") as path:
             return studies_of_file(path)
 
     def expert_load(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,9 +162,7 @@ class PageAnswers:
         """
         from meshwright.formats.expert_load import expert_load_of
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "counts"
-            path.write_text(str(asked.get("counts", "")), encoding="utf-8", errors="replace")
+        with _dropped(str(asked.get("counts", "")).encode(errors="replace"), asked, "counts") as path:
             load = expert_load_of(path)
         return {"expert_load": plain(load.counts)} if isinstance(load, ExpertLoad) else {"expert_load": load}
 
@@ -240,6 +232,24 @@ class PageAnswers:
                 while len(self._changed) > MOST_CHANGED:
                     self._changed.popitem(last=False)
         return kept
+
+
+@contextmanager
+def _dropped(content: bytes, asked: Mapping[str, Any], usual: str) -> Iterator[Path]:
+    """A file that was dropped on the page, under its own name; errors speak of it by this name alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        name = PurePath(str(asked.get("name"))).name
+        path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else usual)
+        path.write_bytes(content)
+        try:
+            yield path
+        except InputError as error:
+            said = ({field: getattr(one, field).replace(f"{folder}/", "") for field in _SAID} for one in error.problems)
+            problems = [replace(one, **texts) for one, texts in zip(error.problems, said, strict=True)]
+            raise InputError(problems, code=error.code) from None
+
+
+_SAID = ("what", "why", "fix")
 
 
 def _changed(base: PlanOnPage, changes: Mapping[str, Any]) -> PlanOnPage:

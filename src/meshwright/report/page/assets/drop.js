@@ -7,15 +7,15 @@ const kept = new Map();
 // file that is `raw`, `draw(file, name)`. What is used `once` is not read again when the view is drawn again.
 export function dropped(root, page, id, label, draw, { once = false, raw = false } = {}) {
   const shown = html("div", { "aria-live": "polite" });
+  let turn = 0;
   const take = async (file) => {
     if (!file) return;
+    const own = ++turn;
     if (!once) kept.set(id, file);
     shown.replaceChildren(html("p", { class: "muted" }, `reading ${file.name} …`));
-    try {
-      shown.replaceChildren(...(await draw(raw ? file : await file.text(), file.name)));
-    } catch (failed) {
-      shown.replaceChildren(...page.problems(failed));
-    }
+    const found = await (raw ? draw(file, file.name) : file.text().then((text) => draw(text, file.name))).catch((failed) => page.problems(failed));
+    // What is read of a file before it comes later where that took longer.
+    if (own === turn) shown.replaceChildren(...found);
   };
   const box = html("div", {
     class: "drop", ondragover: (event) => { event.preventDefault(); box.classList.add("over"); }, ondragleave: () => box.classList.remove("over"),

@@ -13,7 +13,7 @@ export const view = {
   lede: (live) => !live ? "Every measured run of the file that was named as a point, predicted against measured. A click on a point shows its row." : "Every run you measured as a point, predicted against measured: drop the CSV that `meshwright validate` reads, one run a row. A click on a point shows its row. It stays on this machine.",
   draw(root, data, page) {
     if (!page.live) return root.append(...explored(data, page));
-    dropped(root, page, "measured", "Drop a CSV of measured runs here, or choose one ", async (measured) => explored(await page.post("accuracy", { measured }), page));
+    dropped(root, page, "measured", "Drop a CSV of measured runs here, or choose one ", async (measured, name) => explored(await page.post("accuracy", { measured, name }), page));
     root.append(released(data, page));
   },
 };

@@ -1,7 +1,7 @@
 import { PARTS } from "page/colours.js";
 import { dropped } from "page/drop.js";
-import { html } from "page/svg.js";
-import { seconds, signedSeconds } from "page/units.js";
+import { coded, html } from "page/svg.js";
+import { gib, seconds, signedPercent, signedSeconds, significant } from "page/units.js";
 
 export const view = {
   name: "run",
@@ -16,18 +16,31 @@ export const view = {
 function compared(found, page) {
   const root = html("div");
   root.append(html("p", {}, html("b", {}, found.text)));
-  const side = (rows, title) => page.table(root, [
-    { name: "What", key: "name", show: (value) => PARTS[value] ?? value }, { name: "Predicted", key: "predicted", number: true, show: shownAs }, { name: "Measured", key: "measured", number: true, show: shownAs },
-    { name: "Change", key: "change", number: true, show: (value, row) => (String(row.unit ?? "s") === "s" && value !== null ? signedSeconds(value) : shownAs(value, row)) },
-  ], rows, { title, folded: false });
-  const rows = (list) => list.map((one) => ({ ...one, predicted: one.predicted ?? one.predicted_s ?? null, measured: one.measured ?? one.measured_s ?? null, change: one.change_s ?? one.change ?? null }));
-  if (found.totals.length) side(rows(found.totals), "Predicted and measured");
-  if (found.terms.length) side(rows(found.terms), "Parts of the step");
+  const both = [{ name: "What", key: "name" }, { name: "Predicted", key: "predicted" }, { name: "Measured", key: "measured" }];
+  const side = (rows, title, [what, ...numbers], more) => page.table(root, [what, ...numbers.map((one) => ({ ...one, number: true, show: (value, row) => row.show(value) })), ...more], rows, { title, folded: false });
+  if (found.totals.length) {
+    side(found.totals.map((one) => ({ ...one, ...written(one.name), change: one.measured / one.predicted - 1 })), "Predicted and measured", both, [
+      { name: "Range of the prediction", key: "low", number: true, show: (low, row) => (low === null ? "–" : `${row.show(low)} to ${row.show(row.high)}`) },
+      { name: "Difference", key: "change", number: true, show: signedPercent },
+    ]);
+  }
+  if (found.terms.length) {
+    side(found.terms.map((one) => ({ name: one.parts.map((part) => PARTS[part] ?? part).join(", ") || "time that is not predicted", show: seconds, predicted: one.predicted_s, measured: one.measured_s, change: one.change_s, reported: one.name || "the rest of the step" })),
+      "Parts of the step", both, [{ name: "Difference", key: "change", number: true, show: signedSeconds }, { name: "As the run reports it", key: "reported" }]);
+  }
   for (const [title, lines] of [["What explains it", found.causes.map((one) => one.text)], ["What to try", found.advice], ["Notes", found.notes]]) {
-    if (lines.length) root.append(html("h3", { style: { "margin-top": "14px" } }, title), html("ul", {}, ...lines.map((line) => html("li", {}, line))));
+    if (lines.length) root.append(html("h3", { style: { "margin-top": "14px" } }, title), html("ul", {}, ...lines.map((line) => html("li", {}, coded(line)))));
   }
   if (found.left) root.append(html("p", { class: "muted" }, found.left));
   return [root];
 }
 
-const shownAs = (value, row) => (value === null || value === undefined ? "–" : (row.unit ?? "s") === "s" ? seconds(value) : value.toLocaleString("en-US", { maximumSignificantDigits: 3 }));
+// What a quantity is called, and how it is written.
+const WRITTEN = {
+  "FLOP/s per device": ["TFLOP/s per device", (value) => significant(value / 1e12)], "memory allocated": ["memory allocated", gib],
+  step: ["step", seconds], power: ["power per device (at most)", (value) => `${significant(value)} W`],
+};
+function written(quantity) {
+  const [name, show] = WRITTEN[quantity] ?? [quantity, (value) => significant(value)];
+  return { name, show };
+}

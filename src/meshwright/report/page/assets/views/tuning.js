@@ -110,7 +110,7 @@ function tried(found, show, page) {
   const list = html("div");
   if (priced.length > 1 && names.length) {
     const axes = [quantityAxis("value", "step", priced, show), valuesAxis("fits", "outcome", priced), ...names.map((name) => valuesAxis(name, worded(name), priced))];
-    parallel(root, axes, priced, { label: "Trials by their settings and their step", noun: "trials that were priced", onKept: (kept, marked) => fill(marked ? kept : [...priced, ...rows.filter((row) => !priced.includes(row))]),
+    parallel(root, axes, priced, { label: "Trials by their settings and their step", noun: "trials with a step", onKept: (kept, marked) => fill(marked ? kept : [...priced, ...rows.filter((row) => !priced.includes(row))]),
       card: (row) => [row.name ?? `trial ${row.trial}`, ["step", show(row.value)], ["", row.fits], ...names.map((name) => [worded(name), String(row[name])])] });
   } else fill(rows);
   root.append(list);
