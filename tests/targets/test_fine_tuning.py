@@ -636,3 +636,27 @@ def test_sequences_of_unlike_lengths_share_rows_as_the_trainers_pack_them(target
     if packing == "pack":
         key = {"axolotl": "sample_packing: true", "llamafactory": "packing: true"}[target]
         assert any(key in text for text in written(target, one).values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "compute"),
+    [
+        ({}, "bf16"),
+        ({"fp16": {"enabled": "auto"}}, "bf16"),
+        ({"bf16": {"enabled": "auto"}}, "bf16"),
+        ({"bf16": {"enabled": False}}, "fp32"),
+    ],
+)
+def test_a_format_that_the_engine_leaves_out_is_the_trainers(
+    tmp_path: Path, engine: dict[str, object], compute: str
+) -> None:
+    """It was read as fp32; and programs of the Trainer are called `pretrain_`, as Megatron's are."""
+    (tmp_path / "z2.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, **engine}))
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\ndeepspeed --num_gpus 8 pretrain_text.py --deepspeed z2.json --bf16 "
+        "--model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 2 --max_seq_length 1024\n"
+    )
+    report = check(script, cluster="8xH100", search=False)
+    assert report.launch is not None
+    assert report.launch.workload["precision"].compute == compute

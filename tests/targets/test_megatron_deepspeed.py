@@ -11,6 +11,7 @@ import pytest
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import launches, read_script
 from meshwright.launch_files.fixes.script import script_fix
+from meshwright.launch_files.format import format_of
 from meshwright.launch_files.source import NOTHING_OUTSIDE, LaunchSource
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, target_of_file
@@ -216,3 +217,14 @@ def test_a_script_without_the_switch_is_told_and_read_as_with_it() -> None:
     assert [problem.field for problem in found.problems] == ["--deepspeed"]
     assert found.row == read("--normalization rmsnorm").row
     assert "--deepspeed" not in {one.option for one in found.said}
+
+
+@pytest.mark.parametrize(("switch", "found"), [("true", "megatron-deepspeed"), ("false", "megatron")])
+def test_a_script_that_leaves_deepspeed_off_is_of_megatron(tmp_path: Path, switch: str, found: str) -> None:
+    file = tmp_path / "train.sh"
+    words = "--num-layers 4 --hidden-size 256 --micro-batch-size 1 --bf16"
+    file.write_text(
+        f"DEEPSPEED={switch}\nCMD='pretrain_gpt.py {words}'\n"
+        'if [ $DEEPSPEED = true ]; then CMD="$CMD --deepspeed --zero-stage 1"; fi\ntorchrun $CMD\n'
+    )
+    assert format_of(file) == found

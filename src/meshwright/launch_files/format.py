@@ -11,7 +11,7 @@ from pathlib import Path
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
-from meshwright.formats.shell import Script, read_script
+from meshwright.formats.shell import Script, launches, read_script
 from meshwright.launch_files import trainer_around
 from meshwright.launch_files.argument_files import with_argument_files
 from meshwright.launch_files.engine_options import LAUNCHER
@@ -50,6 +50,8 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     # A file of options may hold the engine's keys, too.
     found = recorded(path.name, text) if path.suffix == ".json" else None
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
+    if found == "megatron-deepspeed" and path.suffix in SCRIPTS and _without_deepspeed(path, text, outside):
+        return "megatron"
     if found in ("hydra", "automodel"):
         _refuse_other(path, text)  # its names may be those of a part of another program's file
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
@@ -82,6 +84,13 @@ _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-lay
 def _starts_launcher(path: Path, text: str, outside: Outside) -> bool:
     """Whether a script starts NeMo's launcher, whose words look like those of other programs."""
     return launcher_config(*_script(path, text, outside)) is not None
+
+
+def _without_deepspeed(path: Path, text: str, outside: Outside) -> bool:
+    """Whether programs are started, and none of them with the switch that the text has for another case."""
+    words = [word for one in launches(_script(path, text, outside)[0].commands) for word in one.words]
+    open_ones = (word.unknown is not None and not word.text for word in words)
+    return bool(words) and not any(open_ones) and all(word.text != "--deepspeed" for word in words)
 
 
 def _started_by(path: Path, text: str, outside: Outside) -> str | None:

@@ -151,10 +151,14 @@ def _exchanges(reader: KeyReader) -> tuple[str, ...]:
 
 
 def _dtype(reader: KeyReader, trainer: hugging_face.Arguments) -> str:
-    """Format of the weights that are computed with; "auto" is what the trainer's own arguments say."""
+    """Format of the weights that are computed with; "auto" is what the trainer's own arguments say, and so is a format
+    that the file leaves out.
+
+    Source: accelerate 1.15.0, utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision.
+    """
     names = [f"{name}.enabled" for name in ("bf16", "fp16")]
-    auto = [name for name in names if reader.word(name) == "auto"]
-    on = [name for name in names if (trainer.dtype == name[:4] if name in auto else reader.switch(name))]
+    told = [name for name in names if name[:4] not in reader.keys or reader.word(name) == "auto"]
+    on = [name for name in names if (trainer.dtype == name[:4] if name in told else reader.switch(name))]
     if len(on) > 1:
         reader.refuse(on[1], True, "DeepSpeed starts with bf16 or with fp16, not with both", "leave one out")
     return on[0][:4] if on else "fp32"

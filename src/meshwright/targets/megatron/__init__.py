@@ -39,14 +39,25 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
 MARKS = re.compile(r"pretrain_\w{0,60}\.py|--micro-batch-size(?![\w-])")
 """Marks of a script: Megatron's programs, or an option of all its trainings; `pretrain_` is part of others' names
 too."""
+_OF_A_TRAINER = re.compile(r"--per[-_]device[-_]train[-_]batch[-_]size\b")
 _table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-batch-size:"))
+
+
+def marked_script(text: str) -> bool:
+    """Whether the text of a script has marks of Megatron's; programs of Hugging Face's Trainer are called `pretrain_`,
+    too.
+
+    Args:
+        text: of the script.
+    """
+    return "--micro-batch-size" in text or (MARKS.search(text) is not None and _OF_A_TRAINER.search(text) is None)
 
 
 def _recognised(name: str, text: str) -> bool:
     # Recipes of Megatron-Bridge are called after what they pretrain; Megatron-DeepSpeed has its own target.
     if re.search(r"--deepspeed(?![\w-])|(?:^|[\s./])axolotl(?:\.cli\.| )train\b", text, re.MULTILINE):
         return False  # Axolotl's options have names of these
-    script = PurePath(name).suffix in (".sh", ".slurm", ".sbatch") and MARKS.search(text) is not None
+    script = PurePath(name).suffix in (".sh", ".slurm", ".sbatch") and marked_script(text)
     return _table(name, text) or (script and "model.tensor_model_parallel_size=" not in text)
 
 

@@ -29,7 +29,7 @@ from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.key_texts import json_text, nested_tables
 from meshwright.targets.keys import KeyReader, value_of
-from meshwright.targets.megatron import MARKS
+from meshwright.targets.megatron import marked_script
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 
@@ -271,9 +271,7 @@ _script = marked((".sh", ".slurm", ".sbatch"), ("--deepspeed",))
 
 
 def _recognised(name: str, text: str) -> bool:
-    return (
-        _script(name, text) and MARKS.search(text) is not None and re.search(r"--deepspeed(?![\w-])", text) is not None
-    )
+    return _script(name, text) and marked_script(text) and re.search(r"--deepspeed(?![\w-])", text) is not None
 
 
 def read(files_: Files, devices: int | None = None) -> LaunchFile:
