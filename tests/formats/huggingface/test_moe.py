@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from meshwright.errors import InputError
@@ -145,3 +147,26 @@ def test_ring_groups_linear_layers_before_one_of_softmax_attention() -> None:
     # Queries, keys, values, gate and output; the norm over all heads and those of queries and keys.
     assert kinds[0].parameters(2048) == 5 * 2048 * 2048 + 2048 + 2 * 128
     assert not model.notes
+
+
+def test_zaya_says_how_many_parameters_it_counts_too_few() -> None:
+    """Convolutions on queries and keys and routers of several layers, of a class that has 8,840,488,784 parameters."""
+    config = {
+        "model_type": "zaya",
+        "hidden_size": 2048,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "num_experts": 16,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 2048,
+        "router_hidden_size": 256,
+        "vocab_size": 262272,
+        "layer_types": ["hybrid", "hybrid_sliding"] * 20,
+        "sliding_window": 1024,
+    }
+    model = read_config(config, "zaya")
+    told = next(note for note in model.notes if "are left out" in note)
+    fewer = int(re.sub(r"\D", "", told.partition(":")[2]))
+    assert model.parameters + fewer == 8_840_488_784

@@ -239,6 +239,7 @@ FAMILIES: dict[str, str] = {
     "xglm": "gpt.xglm",
     "yi": "dense.llama",
     "youtu": "dense.youtu",
+    "zaya": "moe.zaya",
 }
 """`model_type` to the file and the entry that say where its family differs, imported when a config is read."""
 

@@ -141,6 +141,39 @@ llama4 = Family(
     sparse=True,
     rule=_llama4,
 )
+
+
+_OF_ZAYA = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+
+
+def _zaya(fields: Fields) -> Mapping[str, object]:
+    """Attention whose queries and keys pass two short convolutions (CCA), routers of several layers, and scales on the
+    residual stream; all of these are left out: they are 0.4% of its parameters (Figliolia et al. 2025, arXiv
+    2510.04476)."""
+    hidden, experts, layers = fields.whole("hidden_size"), fields.whole("num_experts"), fields.layers()
+    keys, dim, wide = fields.whole("num_key_value_heads"), fields.whole("head_dim"), fields.whole("router_hidden_size")
+    taps = fields.whole("cca_time0", default=2), fields.whole("cca_time1", default=2)
+    channels = (fields.whole("num_attention_heads") + keys) * dim
+    convolved = channels * (taps[0] + 1) + channels * (dim * taps[1] + 1) + keys
+    routed = (hidden + 1) * wide + 2 * (wide + 1) * wide + (experts + 1) * wide + 2 * wide
+    fewer = layers * (convolved + routed + 8 * hidden - experts * hidden) + 2 * hidden - wide
+    fields.remark(
+        "convolutions on queries and keys, layers of routers and scales of the residual stream are left out: "
+        f"{fewer:,} parameters fewer than it has are counted"
+    )
+    words = fields.raw("layer_types")
+    return {"layer_types": [_OF_ZAYA.get(word, word) for word in words]} if isinstance(words, list) else {}
+
+
+zaya = Family(
+    title="ZAYA1",
+    source="modeling_zaya.py of transformers 5.23.0",
+    defaults={"tie_word_embeddings": True},
+    fixed={"expert_width_stated": True},
+    required=("num_key_value_heads", "head_dim", "router_hidden_size"),
+    sparse=True,
+    rule=_zaya,
+)
 deepseek_moe = Family(
     title="DeepSeek-MoE",
     source="configuration and modelling files of deepseek-ai/deepseek-moe-16b-base on Hugging Face",
