@@ -48,7 +48,7 @@ def marked_script(text: str) -> bool:
     too.
 
     Args:
-        text: of the script.
+        text: the text of the script.
     """
     return "--micro-batch-size" in text or (MARKS.search(text) is not None and _OF_A_TRAINER.search(text) is None)
 
