@@ -229,3 +229,17 @@ def test_words_of_plans_are_spelled_where_they_stand(shown: Shown, files: dict[s
     shown.page.locator(".verdict .plan button").click()
     told = shown.page.locator(".verdict .formula p").all_inner_texts()
     assert any(line.startswith("ep64 expert parallel") and "64 ranks" in line for line in told)
+
+
+def test_paper_has_no_buttons(shown: Shown, files: dict[str, Path]) -> None:
+    try:
+        for view in ("timeline", "cluster", "playground"):
+            shown.page.emulate_media(media="screen")
+            shown.open(files["mixed"], view)
+            shown.page.wait_for_selector("#view canvas")
+            pressed = shown.page.locator("#view .toolbar, #view .playground")
+            assert pressed.count()
+            shown.page.emulate_media(media="print")
+            assert not any(one.is_visible() for one in pressed.all())
+    finally:
+        shown.page.emulate_media(media="screen")
