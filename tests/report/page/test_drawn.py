@@ -224,7 +224,7 @@ def test_tables_of_a_narrow_page_need_no_scrolling_aside(shown: Shown, files: di
 def test_words_of_plans_are_spelled_where_they_stand(shown: Shown, files: dict[str, Path]) -> None:
     shown.open(files["experts"], "why")
     words = shown.page.locator("#view dl.words")
-    assert {"tpov", "epov-wgrad", "off-o"} <= set(words.locator("dt").all_inner_texts())
+    assert {"tpov", "epov-wgrad", "off-o", "z2"} <= set(words.locator("dt").all_inner_texts())
     assert words.locator("dt").count() == words.locator("dd").count()
     shown.page.locator(".verdict .plan button").click()
     told = shown.page.locator(".verdict .formula p").all_inner_texts()

@@ -57,7 +57,7 @@ export const spelledLine = (title) => title.split(".").map((word) => spelled(wor
 export function wordsOf(changes) {
   const found = new Map();
   for (const word of changes.join(" ").split(/[\s(),]+/)) {
-    const said = /\d$/.test(word) && !/^(rc-|hsdp|tile|interleaved)/.test(word) ? null : spelled(word, { named: true });
+    const said = /\d$/.test(word) && !/^(rc-|hsdp|tile|interleaved|z\d)/.test(word) ? null : spelled(word, { named: true });
     if (said) found.set(...said);
   }
   return [...found];
