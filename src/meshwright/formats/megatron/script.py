@@ -289,8 +289,14 @@ def _open_options(started: Sequence[Launch]) -> Iterator[str]:
     """Says of programs that train, those with a launcher if there are any, what nobody can know of their words."""
     training = [launch for launch in started if trains(launch)]
     for launch in [one for one in training if one.distributed] or training:
-        opened = [word.unknown for word in launch.words if word.unknown is not None and not word.text]
-        unknown = next((one for one in opened if not one.single), None)  # a single word is a value
+        before = ["", *(word.text for word in launch.words)]
+        # A single word behind an option is its value, whichever it is; by itself it may name what says the plan.
+        opened = [
+            word.unknown
+            for last, word in zip(before, launch.words, strict=False)
+            if word.unknown is not None and not word.text and not (word.unknown.single and last.startswith("--"))
+        ]
+        unknown = next(iter(opened), None)
         if unknown is not None:
             name = launch.program.rpartition("/")[2]
             yield f"what {name} is started with is not known: {unknown.why} ({unknown.place})"
