@@ -321,3 +321,27 @@ def test_repairs_are_those_that_the_files_framework_runs(
     for repair in report.repairs:
         row = parse_row(repair.name, devices=8, global_batch=batch, schedules=known_names())
         assert (row.pp, row.sp and row.tp > 1) == (1, False)  # it has no sequence parallelism beside tensor ranks
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "asked"),
+    [
+        ("axolotl", "qwen3-30b-a3b", {"lora": "r=8,base=nf4", "gpus": "16xA100-40", "global_batch": 64}),
+        ("deepspeed", "qwen3-8b", {"lora": "r=8,base=nf4", "gpus": "8xV100-32", "global_batch": 256}),
+        ("megatron-deepspeed", "phi-4", {"gpus": "48xH200", "global_batch": 256}),
+    ],
+)
+def test_what_an_export_says_without_its_plan_file_is_priced_as_it_was_planned(
+    target: str, model: str, asked: dict[str, object], tmp_path: Path
+) -> None:
+    best = mw.plan(model, target=target, seq_len=2048, top=1, **asked).best
+    best.export(target, tmp_path / "launch")
+    (tmp_path / "launch" / "plan.json").unlink()
+    of_script = None if target == "megatron-deepspeed" else model
+    kind = str(asked["gpus"]).partition("x")[2]
+    read = check(of_script, source=tmp_path / "launch", gpus=f"{best.plan.devices}x{kind}", search=False)
+
+    assert read.estimate is not None, read.text
+    assert read.name == best.title
+    assert read.estimate.step_time_s == pytest.approx(best.estimate.step_time_s, rel=1e-9)
+    assert read.estimate.peak_memory_bytes == pytest.approx(best.estimate.peak_memory_bytes, rel=1e-9)

@@ -21,6 +21,7 @@ from meshwright.launch_files.violation import Violation
 from meshwright.launch_files.workload import usable
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
+from meshwright.planning.for_target import software_with
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
@@ -114,6 +115,8 @@ def _with_inputs(
     if own["lora"] is not None:
         own["lora"] = target.adapted(model, read_lora(own["lora"]))
     own["software"] = flags.workload.get("software", target.software)
+    if own["software"] is not None and (lora := asked.lora or own["lora"]) is not None:
+        own["software"] = software_with(own["software"], read_lora(lora).base)
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}

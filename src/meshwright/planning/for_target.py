@@ -174,7 +174,16 @@ def software_of(target: Target, base: str | None) -> str:
         target: a framework.
         base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
     """
-    own = target.software or DEFAULT_SOFTWARE
+    return software_with(target.software or DEFAULT_SOFTWARE, base)
+
+
+def software_with(own: str, base: str | None) -> str:
+    """The framework that runs models of the transformers library as their weights are stored.
+
+    Args:
+        own: what runs them where weights are stored as they are trained.
+        base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
+    """
     return PEFT_SOFTWARE if own in _OF_TRANSFORMERS and base in BITSANDBYTES else own
 
 

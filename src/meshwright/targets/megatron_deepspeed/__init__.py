@@ -366,6 +366,11 @@ def _disagree(keys: Mapping[str, Any], launch: LaunchFile) -> Iterator[Problem]:
             yield Problem(what=what, why=why, fix=f"write {value} there", field=path)
 
 
+def _named(text: str) -> tuple[str, ...]:
+    """Files of DeepSpeed that a script gives to its trainer."""
+    return tuple(re.findall(r"--deepspeed[_-]config[ =]+[\"']?(?:[^\s\"'/]*/)*([^\s\"'/]+\.json)", text))
+
+
 TARGET = OneStrategyTarget(
     name="megatron-deepspeed",
     title=TITLE,
@@ -380,6 +385,7 @@ TARGET = OneStrategyTarget(
     script=read_launch,
     recognised=_recognised,
     beside=(CONFIG,),
+    named=_named,
     elsewhere={
         "--overlap-grad-reduce": "zero_optimization.overlap_comm of DeepSpeed's configuration",
         "--optimizer-cpu-offload": "--cpu-optimizer and zero_optimization.offload_optimizer",
