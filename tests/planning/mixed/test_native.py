@@ -75,7 +75,7 @@ def test_elsewhere_it_is_named_with_what_it_loses() -> None:
 
 
 def test_a_framework_starts_a_plan_beside_a_node_with_a_dead_device() -> None:
-    found = plan("llama-3.1-8b", gpus="16xH100,1x7xH100,8xA100-80", global_batch=64, target="megatron", top=1)
+    found = plan("llama-3.1-8b", gpus="8xH100,1x7xH100,16xA100-80", global_batch=64, target="megatron", top=1)
     assert found.mixing is not None
     assert dict(found.mixing.frameworks)["megatron"] == ""
     assert len({stage.group for stage in found.best.estimate.stages}) > 1
