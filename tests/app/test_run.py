@@ -147,6 +147,8 @@ def test_every_default_is_said() -> None:
     found = run_inputs(ExecutionFields(model="gpt-tiny", plan="pp2.mbs2"))
     assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)
     assert [note.partition(" ")[0] for note in found.assumptions] == ["8", "32", "64"]
+    sliced = run_inputs(ExecutionFields(model="gpt-tiny", plan="pp2.slimpipe-segments2", devices=2, global_batch=2))
+    assert any("slimpipe-segments2 without its exchange" in note for note in sliced.assumptions)
 
 
 @pytest.mark.parametrize(

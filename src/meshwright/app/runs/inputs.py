@@ -151,6 +151,8 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
         gather.errors.append(InputError(problems, code="MW231"))
     gather.attempt(lambda: check_runs(row))
     gather.done()
+    if schedule_named(row.schedule).shared_keys(row.pp) is not None:
+        notes.append(f"{row.schedule} without its exchange: every worker does the attention of its own slices")
     return RunInputs(
         name=str(model) if spec is None else spec.name,
         spec=spec,
