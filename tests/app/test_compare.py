@@ -106,7 +106,7 @@ def test_unequal_pipelines_differ_in_layers_shares_and_strategies() -> None:
         "layers": ("8+4 | 12", "7+5 | 12"),
         "micro-batches": ("6 of 1 | 2 of 1", "5 of 1 | 3 of 1"),
     }
-    assert found.titles[0].startswith("1xH100 > 1xA100-80")
+    assert found.titles[0].startswith("1 x 4 H100 > 1 x 4 A100-80")
     assert len(found.pictures()[0].workers) == 3
 
 

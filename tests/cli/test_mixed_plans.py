@@ -38,7 +38,7 @@ def test_stages_are_named_with_their_pipeline(run: Run, plan_file: str, words: t
 def test_two_plans_over_two_kinds_are_compared(run: Run, plan_file: str) -> None:
     found = run("compare", plan_file, plan_file)
     assert found.code == 0, found.err
-    assert "1xH100 > 1xA100-80 | 1xH100" in found.out
+    assert "1 x 4 H100 > 1 x 4 A100-80 | 1 x 2 H100" in found.out
 
 
 @pytest.mark.parametrize("target", ["megatron", "torch-csv"])

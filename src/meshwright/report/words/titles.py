@@ -47,28 +47,36 @@ def planned_title(job: PlannedJob) -> str:
 def title_of(job: PlannedJob, row: PlanRow | None = None) -> str:
     """The title of a plan where it may stand on several groups: its stages by group, pipelines parted by a bar.
 
+    `2 x 8 H100 > 1 x 4 A100-80` are two stages of 8 H100 each, then one of 4 A100-80.
+
     Args:
         job: the plan and its cluster.
         row: the plan as a row, where it is one.
     """
-    names = [groups_of(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
+    stages = [_stages(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
     if not isinstance(job, Job):
-        return _counted(names)
+        return _counted(stages)
     if job.cluster.homogeneous:
         return title(job.plan, job.model, job.name)
-    if row is not None and len({group for name in names for group in name}) == 1:
-        return f"{job.plan.devices} {names[0][0]}: {row.format()}"
-    return " | ".join(map(_by_group, names))
+    if row is not None and len({group for own in stages for group, _ in own}) == 1:
+        return f"{job.plan.devices} {stages[0][0][0]}: {row.format()}"
+    return " | ".join(map(_by_group, stages))
 
 
-def _by_group(names: Sequence[str]) -> str:
-    """The stages of a pipeline: `1xnew > 2xold`."""
-    return " > ".join(f"{len(list(run))}x{group}" for group, run in groupby(names))
+def _stages(job: PlannedJob, pipeline: int) -> list[tuple[str, int]]:
+    """Group and devices of each stage of a pipeline."""
+    sizes = [worker.num_devices for worker in job.plan.pipelines[pipeline].workers]
+    return list(zip(groups_of(job, pipeline), sizes, strict=True))
 
 
-def _counted(names: Iterable[Sequence[str]]) -> str:
-    """Equal pipelines counted: `2 x (1xnew > 2xold) | 1xold`."""
-    shapes = Counter(map(_by_group, names))
+def _by_group(stages: Sequence[tuple[str, int]]) -> str:
+    """The stages of a pipeline: `1 x 8 new > 2 x 4 old`."""
+    return " > ".join(f"{len(list(run))} x {group_text(*stage)}" for stage, run in groupby(stages))
+
+
+def _counted(pipelines: Iterable[Sequence[tuple[str, int]]]) -> str:
+    """Equal pipelines counted: `2 x (1 x 8 new > 2 x 4 old) | 1 x 4 old`."""
+    shapes = Counter(map(_by_group, pipelines))
     named = [text if count == 1 else f"{count} x ({text})" for text, count in shapes.items()]
     more = len(named) - MOST_SHAPES
     return " | ".join([*named[:MOST_SHAPES], *([f"and {more} more"] if more > 0 else [])])
