@@ -616,6 +616,7 @@ def schedule(
     tc: float = ...,
     warmup: str | None = ...,
     group: int | None = ...,
+    post: bool = ...,
     raw: bool = ...,
     most_live: int | None = ...,
     segments: int | None = ...,

@@ -41,7 +41,7 @@ def test_the_plan_is_that_of_plan() -> None:
 
 def test_the_curve_says_of_a_count_what_plan_says() -> None:
     """Where recompute is chosen per layer after the search, a search for one plan alone refines another."""
-    answer = size(MODEL, "RTX4090", step_time=32.5, global_batch=1024, pin=["pp=5"])
+    answer = size(MODEL, "RTX4090", step_time=32.5, global_batch=1024, pin=["pp=5", "vpp=1"])
     assert answer.devices == 80
     assert "recompute per layer" in answer.plans[0].title
     assert answer.curve[-1].step_time_s == answer.plans[0].estimate.step_time_s

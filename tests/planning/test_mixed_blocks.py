@@ -45,7 +45,7 @@ def best(**asked: Any) -> dict[str, Any]:
 def test_a_search_takes_blocks_that_are_not_neighbours_where_they_are_quickest() -> None:
     cut, mixed = best(schedule="1f1b,interleaved"), best(schedule="1f1b,interleaved,ftpipe-flush")
     assert mixed["name"].endswith(MAP)
-    assert mixed["estimate"]["step_time_s"] < 0.995 * cut["estimate"]["step_time_s"]
+    assert mixed["estimate"]["step_time_s"] < 0.997 * cut["estimate"]["step_time_s"]
 
 
 def test_a_map_is_tried_where_its_schedule_is_named_and_layers_are_unlike() -> None:

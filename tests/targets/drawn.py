@@ -8,7 +8,9 @@ from typing import Any
 
 from meshwright.errors import MeshwrightError
 from meshwright.fields.job import JobFields
+from meshwright.planning.for_target import software_with
 from meshwright.planning.plan_source import plan_question
+from meshwright.planning.question.tuning_text import read_lora
 from meshwright.schedules import PLAN_SCHEDULES
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.job import Job
@@ -46,6 +48,12 @@ _RECOMPUTE: tuple[dict[str, Any], ...] = (
 _WORDS = ((), ("qw-int8",), ("qg-int4",), ("hpz8",), ("gc-powersgd4",), ("local16",))
 
 
+def software_under(target: str, lora: Any) -> str | None:
+    """The kernels that price plans of a target, whose adapters may load weights of bitsandbytes."""
+    own = TARGETS[target].software
+    return own if own is None or lora is None else software_with(own, read_lora(lora).base)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """A plan before it is known to be legal."""
@@ -77,11 +85,11 @@ def drawn(target: str, random: Random) -> Job | None:
     assert row is not None
     devices = random.choice((8, 16, 16, 32, 64))
     fields: dict[str, Any] = {"model": base.model.name, "seq_len": base.workload.seq_len, "optimizer": "adamw"}
-    fields["software"] = TARGETS[target].software
     layers: tuple[int, ...] = ()
     for kind in random.sample(_KINDS, random.randint(1, 4)):
         row, more = kind(row, random)
         fields |= more
+    fields.setdefault("software", software_under(target, fields.get("lora")))
     if row.tp == 1:
         row = replace(row, sp=True, tp_overlap="bulk")  # nothing to say of these
     if row.ep == 1:

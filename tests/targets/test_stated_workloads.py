@@ -17,6 +17,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS, readers
 from tests.targets.cases import plans_for
+from tests.targets.drawn import software_under
 from tests.targets.test_drawn_plans import read_back, same_plan
 from tests.targets.test_round_trip import row_of
 
@@ -49,8 +50,9 @@ def base(target: str) -> Job:
 def stating(row: PlanRow, one: Job, target: str, stated: dict[str, Any]) -> Job | None:
     """The plan with more said of its workload; None where no plan of it is legal."""
     common: dict[str, Any] = {"model": one.model.name, "gpus": "16xH100", "global_batch": row.gbs, "seq_len": 4096}
+    software = software_under(target, stated.get("lora"))
     try:
-        return plan_question(row, JobFields(**common, software=TARGETS[target].software, **stated)).job
+        return plan_question(row, JobFields(**common, software=software, **stated)).job
     except MeshwrightError:
         return None
 

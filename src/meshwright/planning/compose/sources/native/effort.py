@@ -32,7 +32,7 @@ class SequenceEffort:
     """Effort for islands beside others, through which only the first few pipelines are put in a set; else the same."""
 
 
-BESIDE = SequenceEffort(refined=16, all_orders=3, turned=False, reordered=8, split=8, split_always=4, parted=8)
+BESIDE = SequenceEffort(all_orders=3, turned=False, reordered=8, split=8, split_always=4, parted=8)
 THOROUGH = SequenceEffort(beside=BESIDE)
 QUICK = SequenceEffort(
     bisected=40,
