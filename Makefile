@@ -22,7 +22,7 @@ TARGETS := .venv-targets/.targets
 # Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo release audit mutants kills repeats interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page example browser schedules schemas claims planners \
+.PHONY: help demo release audit mutants kills repeats interrupts test test-runs test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page example browser schedules schemas claims planners \
 	models floors corpus docs docs-version \
 	clean
 
@@ -32,8 +32,11 @@ help:  ## list the targets
 demo: $(CORE)  ## plan Llama-3.1-70B on 64 H100 and 64 A100-80 together, offline
 	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100,64xA100-80
 
-test: $(TEST)  ## run the tests, without slow ones and those that need PyTorch or the frameworks
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --ignore=tests/torch --ignore=tests/frameworks
+test: $(TEST)  ## run the tests, without slow ones, runs of plans, and those that need PyTorch or the frameworks
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(addprefix --ignore=tests/,runtime torch frameworks)
+
+test-runs: $(TEST)  ## run plans on virtual devices, processes and Ray nodes: they end where one device ends, and send what is priced
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" tests/runtime
 
 test-shapes: $(TEST)  ## run the tests of the array code, few sizes of each, with every array checked against its annotated shape
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" \

@@ -1,7 +1,7 @@
 """Every model, mesh and schedule ends where one device ends: losses, gradients of the first step, weights of the last.
 
-`make test` runs a cover in which every two levels of what a case is made of meet; the whole product is marked slow, and
-`make test-full` runs it, ten steps each. In 64 bits 1e-9 leaves no room for a slip.
+`make test-runs` runs a cover in which every two levels of what a case is made of meet; the whole product is marked
+slow, and `make test-full` runs it, ten steps each. In 64 bits 1e-9 leaves no room for a slip.
 """
 
 from __future__ import annotations
