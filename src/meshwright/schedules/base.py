@@ -31,6 +31,15 @@ class Schedule(Ordered):
     and `closed_form_s`, some their own `_path_bound`; a `period` makes long steps cheap to simulate.
     """
 
+    def settled(self, p: int, m: int) -> Schedule:
+        """The schedule with the settings that so many micro-batches need, where they are not stated.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+        """
+        return self
+
     def end_s(self, p: int, m: int, v: int, times: Times) -> Float[np.ndarray, "*all_rows workers"]:
         """End of each worker's last task for many sets of durations: `makespans` of the table, without building it all.
 

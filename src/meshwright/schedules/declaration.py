@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 from meshwright.errors import Problem
 from meshwright.schedules.parameters import ScheduleParameter, parameters_of, token_of
@@ -115,15 +115,6 @@ class Declaration(ABC):
             fix = f"v = {only}" + (", or schedule interleaved" if only == self.weight_copies == 1 else "")
             found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=fix, field="v"))
         return (*found, *self._value_problems(p), *self._problems(p, m, v))
-
-    def settled(self, p: int, m: int) -> Self:
-        """The schedule with the settings that so many micro-batches need, where they are not stated.
-
-        Args:
-            p: workers.
-            m: micro-batches per step.
-        """
-        return self
 
     def shared_keys(self, p: int) -> SharedKeys | None:
         """What workers send each other of attention; None where each does its own.
