@@ -25,7 +25,7 @@ from meshwright.schedules.named.breadth_first import BreadthFirst
 from meshwright.schedules.named.interleaved import Interleaved
 from meshwright.schedules.named.interleaved_zb import InterleavedZeroBubble
 from meshwright.schedules.torch_actions import from_actions, to_actions
-from meshwright.targets.pytorch_pipeline import in_rounds
+from meshwright.targets.pytorch_pipeline import in_pytorch_rounds
 
 pytestmark = pytest.mark.torch
 
@@ -35,7 +35,10 @@ IN_ROUNDS = ((4, 10, 2), (4, 6, 2), (3, 8, 2), (5, 12, 3), (6, 16, 2), (4, 2, 2)
 FOLDED = ((1, 2), (2, 4), (4, 8), (4, 12), (6, 13), (8, 21))
 CASES = (
     *((ScheduleInterleaved1F1B, Interleaved(), *shape) for shape in LOOPED),
-    *((ScheduleInterleaved1F1B, schedule_named(in_rounds("interleaved", *shape[:2])), *shape) for shape in IN_ROUNDS),
+    *(
+        (ScheduleInterleaved1F1B, schedule_named(in_pytorch_rounds("interleaved", *shape[:2])), *shape)
+        for shape in IN_ROUNDS
+    ),
     *((ScheduleInterleavedZeroBubble, InterleavedZeroBubble(), *shape) for shape in LOOPED),
     *((ScheduleLoopedBFS, BreadthFirst(reverse=True), *shape) for shape in (*LOOPED, (4, 3, 3), (4, 1, 2))),
     *((ScheduleZBVZeroBubble, SCHEDULES["zb-v"], p, m, 2) for p, m in (*FOLDED, (3, 5))),

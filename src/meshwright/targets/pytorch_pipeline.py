@@ -73,12 +73,12 @@ def _known(plan: Plan) -> str | None:
     m, pp = plan.found.pipeline.num_micro_batches, plan.found.pp
     if schedule.name in ("interleaved", "breadth-first") and m % max(1, m // pp):
         return None
-    if spec_of(schedule_named(in_rounds(schedule.name, pp, m))) != schedule:
+    if spec_of(schedule_named(in_pytorch_rounds(schedule.name, pp, m))) != schedule:
         return None
     return CLASSES[schedule.name]
 
 
-def in_rounds(schedule: str, pp: int, micro_batches: int) -> str:
+def in_pytorch_rounds(schedule: str, pp: int, micro_batches: int) -> str:
     """A schedule by its name in plans, interleaved 1F1B in the equal rounds that PyTorch makes of micro-batches.
 
     Args:

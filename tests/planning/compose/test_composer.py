@@ -15,7 +15,8 @@ from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import blended, gradient_sum_s, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
-from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, split_pipeline
+from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
+from meshwright.planning.compose.sources.native.split_stage import SplitStage
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.question.job_inputs import JobInputs, job_inputs
 from meshwright.schedules.named.interleaved import smallest_group

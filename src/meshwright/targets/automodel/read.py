@@ -296,7 +296,7 @@ def _pipeline(
         csv = text_beside(files, COMPUTE_FILE)
         schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, micro_batches)
     elif schedule is not None:
-        schedule = pytorch_pipeline.in_rounds(schedule, pp, micro_batches)
+        schedule = pytorch_pipeline.in_pytorch_rounds(schedule, pp, micro_batches)
     if schedule is None:
         reader.refuse(f"{_PIPE}pp_schedule", said, "plans do not have it, or its schedule file is missing")
     return schedule, vpp, layout, dealt

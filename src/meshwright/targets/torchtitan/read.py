@@ -270,7 +270,7 @@ def _row(
     if pp > 1 and reader.get(f"{_P}pipeline_parallel_schedule_csv"):
         schedule = _of_file(reader, table, (pp, vpp, micro_batches))
     elif schedule is not None:
-        schedule = pytorch_pipeline.in_rounds(schedule, pp, micro_batches)
+        schedule = pytorch_pipeline.in_pytorch_rounds(schedule, pp, micro_batches)
     reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
     # By default weights stay gathered where a pipeline would gather them for every micro-batch.
     kept = reshard == "never" or (reshard == "default" and pp > 1)

@@ -10,14 +10,13 @@ import pytest
 from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.sources.native.split import (
+from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
+from meshwright.planning.compose.sources.native.split_stage import (
     ERR_BYTES,
-    Memory,
-    SplitPipeline,
     SplitStage,
-    Sums,
+    StageMemory,
+    StageSums,
     in_flight,
-    split_pipeline,
 )
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.named.interleaved import Interleaved, smallest_group
@@ -39,10 +38,10 @@ def stage() -> SplitStage:
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
 def test_a_stage_leaves_room_for_what_its_schedule_has_in_flight(stage: SplitStage, count: int, chunks: int) -> None:
     inputs = asked("4xH100,4xA100-80", 32, LAYERS)
-    sums = Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
+    sums = StageSums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
     micro_batches = 8 * count
     schedule = SCHEDULES["interleaved" if chunks > 1 else "1f1b"]
-    memory = Memory.of([stage] * count, [sums] * count, micro_batches, chunks)
+    memory = StageMemory.of([stage] * count, [sums] * count, micro_batches, chunks)
     for index, peak in enumerate(schedule.peak_activations(count, micro_batches, chunks)):
         # Bytes before a cut are the state of those layers and, for each chunk of them, what is in flight of it.
         alive = (memory.bytes_[index][-1] - sums.state_bytes[-1]) / sums.kept_bytes[-1]
@@ -56,8 +55,8 @@ def test_a_stage_leaves_room_for_what_its_schedule_has_in_flight(stage: SplitSta
 
 def test_no_more_micro_batches_are_in_flight_than_there_are(stage: SplitStage) -> None:
     inputs = asked("4xH100,4xA100-80", 32, LAYERS)
-    sums = Sums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
-    memory = Memory.of([stage] * 4, [sums] * 4, 2, 1)
+    sums = StageSums.of(stage, ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before)
+    memory = StageMemory.of([stage] * 4, [sums] * 4, 2, 1)
     assert memory.bytes_[0][-1] == pytest.approx(sums.state_bytes[-1] + 2 * sums.kept_bytes[-1])
 
 
@@ -100,8 +99,8 @@ def test_groups_wider_than_the_stages_need_room_for_what_they_keep_in_flight(
 def _room(pipeline: SplitPipeline, limit_bytes: float) -> np.ndarray:
     kinds_before = np.arange(sum(pipeline.layers) + 1)[:, None]
     stages = [replace(one, limit_bytes=limit_bytes) for one in pipeline.stages]
-    sums = [Sums.of(one, kinds_before) for one in stages]
-    return Memory.of(stages, sums, 1000, pipeline.chunks).in_flight_of(stages, sums, pipeline.layers)
+    sums = [StageSums.of(one, kinds_before) for one in stages]
+    return StageMemory.of(stages, sums, 1000, pipeline.chunks).in_flight_of(stages, sums, pipeline.layers)
 
 
 @pytest.mark.parametrize("chunks", [2, 4])

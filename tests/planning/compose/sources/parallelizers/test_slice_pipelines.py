@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.composed import SliceEffort
-from meshwright.planning.compose.sources.parallelizers.slice_pipeline import joined
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import cost_with_stage
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import Allowed, SlicePipelines, _no_worse
 from tests.planning.compose.sources.parallelizers.slices import Plain
 from tests.planning.compose.sources.parallelizers.test_composed import composer_of
@@ -30,7 +30,7 @@ def test_a_cost_is_no_worse_where_none_of_its_parts_is(one: tuple[float, ...], o
 def test_stages_in_front_fill_the_pipeline_and_the_slowest_sets_its_pace(stages: list[tuple[float, ...]]) -> None:
     cost = (0.0, 0.0, 0.0)
     for number, (busy_s, sync_s, hop_s) in enumerate(stages, start=1):
-        cost = joined(cost, busy_s, sync_s, hop_s, number)
+        cost = cost_with_stage(cost, busy_s, sync_s, hop_s, number)
     fills = list(itertools.accumulate(busy_s + 2 * hop_s for busy_s, _, hop_s in stages))
     assert cost[0] == pytest.approx(fills[-1])
     # No micro-batch follows the last before it has come through, shared by as many as there are stages to hold them.

@@ -19,7 +19,7 @@ from meshwright.kernels.overlap import exposed_s
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
-from meshwright.planning.compose.sources.native.split import SplitStage
+from meshwright.planning.compose.sources.native.split_stage import SplitStage
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront, stage_front
 from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
 from meshwright.planning.compose.sources.native.stages import MOST_MICRO_BATCH, StageOptions, stage_options

@@ -13,7 +13,8 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.effort import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, Sums, split_pipeline
+from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
+from meshwright.planning.compose.sources.native.split_stage import SplitStage, StageSums
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront
 from meshwright.planning.compose.sources.native.stage_sequences import (
     MOST_CHUNKS,
@@ -83,7 +84,7 @@ class NativePipelines:
     """Where the pipelines without chunks through the same islands are found already."""
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
     _beside: NativePipelines | None = field(default=None, init=False)
-    _sums: dict[tuple[StageOptions, int], Sums] = field(default_factory=dict)
+    _sums: dict[tuple[StageOptions, int], StageSums] = field(default_factory=dict)
     """What layers of each strategy cost, for all splits."""
 
     @property

@@ -77,7 +77,7 @@ class SlicePipeline:
         cost: Cost = (0.0, 0.0, 0.0)
         behind_s = (*self.hops_s, 0.0)
         for number, (stage, hop) in enumerate(reversed(list(zip(self.stages, behind_s, strict=True))), start=1):
-            cost = joined(cost, stage.micro_batch_s, stage.plan.sync_s, hop, number)
+            cost = cost_with_stage(cost, stage.micro_batch_s, stage.plan.sync_s, hop, number)
         return cost
 
     @property
@@ -94,7 +94,7 @@ class SlicePipeline:
         return True
 
 
-def joined(behind: Cost, busy_s: float, sync_s: float, hop: float, stages: int) -> Cost:
+def cost_with_stage(behind: Cost, busy_s: float, sync_s: float, hop: float, stages: int) -> Cost:
     """Costs with one more stage in front, of so many."""
     fill_s = behind[0] + busy_s + 2 * hop
     return fill_s, max(behind[1], busy_s, fill_s / stages), max(behind[2], sync_s)

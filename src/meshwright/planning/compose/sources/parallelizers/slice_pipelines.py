@@ -25,7 +25,12 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.parallelizers.questions import PartialAnswer, Questions
-from meshwright.planning.compose.sources.parallelizers.slice_pipeline import Cost, PlannedStage, SlicePipeline, joined
+from meshwright.planning.compose.sources.parallelizers.slice_pipeline import (
+    Cost,
+    PlannedStage,
+    SlicePipeline,
+    cost_with_stage,
+)
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.seam import PartialPlan
 
@@ -185,7 +190,7 @@ class SlicePipelines:
                 place = _Place(number, used, size, plan.devices, first)
                 front = into.setdefault(place, [])
                 for cost, chain in behind[1] if behind else [((0.0, 0.0, 0.0), None)]:
-                    grown = joined(cost, answer.busy_s, plan.sync_s, link_s, stages)
+                    grown = cost_with_stage(cost, answer.busy_s, plan.sync_s, link_s, stages)
                     self._keep(front, grown, _Chain(stage, link_s, chain))
 
     def _firsts(self, islands: Sequence[IslandPart], group: int, size: int, end: int) -> Iterator[int]:
@@ -289,7 +294,7 @@ def piped(stages: tuple[PlannedStage, ...], global_micro_batch: int, questions: 
     cost: Cost = (0.0, 0.0, 0.0)
     for number, (stage, hop) in enumerate(reversed(list(zip(stages, (*hops_s, 0.0), strict=True))), start=1):
         weight = questions.weights.get(stage.parallelizer, 1.0)
-        cost = joined(cost, weight * stage.micro_batch_s, stage.plan.sync_s, hop, number)
+        cost = cost_with_stage(cost, weight * stage.micro_batch_s, stage.plan.sync_s, hop, number)
     fill_s, period_s, sync_s = cost
     return SlicePipeline(
         stages=stages,
