@@ -22,7 +22,7 @@ TARGETS := .venv-targets/.targets
 # Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo release audit mutants kills repeats interrupts test test-runs test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page example browser schedules schemas claims planners \
+.PHONY: help demo release audit mutants kills repeats interrupts test test-runs test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page example outputs browser schedules schemas claims planners \
 	models floors corpus docs docs-version \
 	clean
 
@@ -88,6 +88,11 @@ page: $(TEST)  ## measure the live page and take its picture for the docs; needs
 
 example: $(TEST)  ## record the answer that the live page shows before it is worked out
 	MESHWRIGHT_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/service/test_example.py -k recorded
+
+PAGES ?= prints_what_its_page_says
+
+outputs: $(TEST)  ## write what commands of README and docs print into them; PAGES=mixed-clusters.md for one page
+	MESHWRIGHT_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py -k "prints_what_its_page_says and $(PAGES)"
 
 browser:  ## install Chromium for the tests of pages, where apt may be used
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import once
 from tests.processors import processor
 
 # Ray reads these once a process, so that all its tests have the same: nothing leaves the machine, and no token is
@@ -25,6 +26,7 @@ _COMPILED = Path(__file__).parents[1] / "build" / "compiled" / processor()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+once.begin()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,6 +43,25 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(10_000)  # compiling a step thaws them, and each look at all of them takes half a second
         gc.enable()
+
+
+DEAREST = 15
+"""Files named at the end of a run."""
+LONG_S = 120.0
+"""Time of all tests together from which on it is worth knowing which files took it."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which files took most of a long run."""
+    spent_s: Counter[str] = Counter()
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if isinstance(report, pytest.TestReport):
+            spent_s[report.nodeid.partition("::")[0]] += report.duration
+    if sum(spent_s.values()) < LONG_S:
+        return
+    terminalreporter.section(f"dearest files of {sum(spent_s.values()):,.0f} s in {len(spent_s)}")
+    for name, seconds in spent_s.most_common(DEAREST):
+        terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
 
 
 CHECK_SHAPES = bool(os.environ.get("CHECK_SHAPES"))

@@ -2,17 +2,18 @@
 
     python -m tests.mutants                              files changed since main
     python -m tests.mutants src/meshwright/search/grid.py --tests tests/search --most 40
-    python -m tests.mutants --draw 12 --seed 31          12 places in each of the folders that decide what is answered
+    python -m tests.mutants --draw 12 --seed 31          12 places in each folder that decides what is answered
+    python -m tests.mutants --draw 24 --seed 6102 --in-place     the same against all tests of a room that reach them
 
-Cosmic Ray makes the mutations; here they are drawn, run in a copy of the repository, each against the tests that mirror
-the file or name its module, then against those of the modules that import it, and counted. A survivor is a change of an
-operator or a comparison that nobody would have noticed: it wants a test, unless the change means the same. Undecided is
-one that no test notices while some of its tests fail or are cut off without it, too: it counts neither way.
+Cosmic Ray makes the mutations; here they are drawn, run in a copy of the repository against the tests near them, and
+counted. A survivor is a change that nobody would have noticed: it wants a test, unless it means the same. Undecided is
+one that no test notices while some fail or are cut off without it, too: it counts neither way.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import resource
@@ -24,12 +25,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from random import Random
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "meshwright"
+from tests.mutants_alike import means_the_same, unseen, within
+from tests.mutants_near import PACKAGE, ROOT, tests_near, text_of
+
 FOLDERS = ("kernels", "estimate", "search", "schedules", "planning/compose", "planning/mixed")
 """Drawn from where no files are named: what a plan costs, and which one is found."""
 COPIED = (
@@ -45,10 +46,6 @@ COPIED = (
 )
 CHANGES = ("ReplaceBinaryOperator", "ReplaceComparisonOperator", "ReplaceUnaryOperator", "Replace", "AddNot", "Zero")
 """Beginnings of the operators that are drawn. Numbers are left alone: those that a fit gives are not wrong by one."""
-UNSEEN = "_BitOr_"
-"""`int | None` is the same annotation whatever stands between."""
-HOPS = 2
-"""Importers of importers whose tests are asked at most."""
 GRACE_S = 60.0
 """By the clock beyond so many times the limit of processor time: what only waits has been noticed, too."""
 WAITING = 10
@@ -72,6 +69,7 @@ class Verdict(Enum):
     """What tests say of a mutation."""
 
     NOTICED = "is noticed"
+    RECORDED = "is noticed by recorded answers alone"
     SURVIVES = "survives"
     UNDECIDED = "is undecided"
     """No test that passes without the mutation fails with it, but not every test could be asked."""
@@ -93,14 +91,35 @@ class Copy:
 
         Args:
             mutation: made in the copy, and taken back.
-            rings: files of tests, each asked only where those before it notice nothing.
+            rings: files of tests, each asked where those before it notice nothing.
         """
+        changed = self.changed_by(mutation)
+        return Verdict.UNDECIDED if changed is None else self.verdict_of(mutation.file, changed, rings)
+
+    def changed_by(self, mutation: Mutation) -> str | None:
+        """The text of a file with a mutation; None where that is no Python, as `*` between arguments changed is not."""
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 
-        source = self._text(mutation.file)
-        changed = mutate_code(source, get_operator(mutation.operator)(), mutation.occurrence)
-        return Verdict.UNDECIDED if changed is None else self.verdict_of(mutation.file, changed, rings)
+        changed = mutate_code(self._text(mutation.file), get_operator(mutation.operator)(), mutation.occurrence)
+        try:
+            return changed if changed and ast.parse(changed) else None
+        except SyntaxError:
+            return None
+
+    def verdicts_in_place(self, mutations: list[Mutation]) -> Iterator[tuple[Mutation, Verdict]]:
+        """What those tests of a mutation's room say that reach it; of what runs at imports, the tests near it."""
+        from tests.mutants_in_place import said_in_place
+
+        rooms: dict[str, list[tuple[Mutation, str]]] = {}
+        for one in mutations:
+            if (text := self.changed_by(one)) is not None:
+                rooms.setdefault(one.file.relative_to(PACKAGE).parts[0], []).append((one, text))
+        for room, own in rooms.items():
+            made = [(self.place / one.file.relative_to(ROOT), one.line, text) for one, text in own]
+            for (mutation, text), said in zip(own, said_in_place(self.place, room, made, self.limit_s), strict=True):
+                near = [] if said else list(tests_near(mutation.file))
+                yield mutation, Verdict(said) if said else self.verdict_of(mutation.file, text, near)
 
     def verdict_of(self, file: Path, changed: str, rings: list[list[str]]) -> Verdict:
         """The same of a file with another text."""
@@ -182,8 +201,9 @@ def main() -> int:
     words.add_argument("--draw", type=int, default=0, help="mutations of each folder, by the length of its files")
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--lines", default="", help="FIRST-LAST: only there")
+    words.add_argument("--limit", type=float, default=120.0, help="processor seconds of a file of tests, mutated")
     words.add_argument(
-        "--limit", type=float, default=120.0, help="processor seconds of a file of tests under a mutation"
+        "--in-place", action="store_true", help="against all tests of the room and recorded answers, without --minutes"
     )
     words.add_argument("--minutes", type=float, default=60.0, help="at most")
     asked = words.parse_args()
@@ -192,16 +212,23 @@ def main() -> int:
     mutations = list(_asked_for(asked))
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(place=copied(Path(folder)), limit_s=asked.limit)
-        for mutation in mutations:
-            if time.monotonic() > end:
-                break
-            rings = [asked.tests] if asked.tests else list(tests_near(mutation.file))
-            verdict = copy.verdict(mutation, rings)
+        found = copy.verdicts_in_place(mutations) if asked.in_place else _verdicts(copy, mutations, asked.tests, end)
+        for mutation, verdict in found:
             counted[verdict] += 1
             if verdict is not Verdict.NOTICED:
-                print(f"{verdict.value}: {mutation}{'' if rings else ', which no tests are near'}", flush=True)
+                print(f"{verdict.value}: {mutation}", flush=True)
     print(summary(counted, len(mutations)))
     return 0
+
+
+def _verdicts(
+    copy: Copy, mutations: list[Mutation], tests: list[str], end_s: float
+) -> Iterator[tuple[Mutation, Verdict]]:
+    """What the tests near each mutation say of it, until a moment of the monotonic clock."""
+    for mutation in mutations:
+        if time.monotonic() > end_s:
+            return
+        yield mutation, copy.verdict(mutation, [tests] if tests else list(tests_near(mutation.file)))
 
 
 def summary(counted: dict[Verdict, int], asked: int) -> str:
@@ -211,11 +238,13 @@ def summary(counted: dict[Verdict, int], asked: int) -> str:
         counted: mutations of each verdict.
         asked: mutations drawn, those for which no time was left included.
     """
-    noticed, undecided = counted[Verdict.NOTICED], counted[Verdict.UNDECIDED]
+    recorded, undecided = counted[Verdict.RECORDED], counted[Verdict.UNDECIDED]
+    noticed = counted[Verdict.NOTICED] + recorded
     decided = noticed + counted[Verdict.SURVIVES]
     share = f" ({noticed / decided:.0%})" if decided else ""
     rest = asked - decided - undecided
-    said = [f"{undecided} undecided"] * bool(undecided) + [f"{rest} not run"] * bool(rest)
+    said = [f"{recorded} of them by recorded answers alone"] * bool(recorded)
+    said += [f"{undecided} undecided"] * bool(undecided) + [f"{rest} not run"] * bool(rest)
     return ", ".join([f"{noticed} of {decided} mutations noticed{share}", *said])
 
 
@@ -248,64 +277,8 @@ def changed_files(since: str) -> list[Path]:
     return [ROOT / name for name in listed if name.endswith(".py") and not name.endswith("__init__.py")]
 
 
-def tests_near(file: Path) -> Iterator[list[str]]:
-    """Rings of tests around a source file: those that mirror or name it, then those of the modules that import it.
-
-    Then those that import its package: what a catalogue loads by name, such as a schedule, they have without naming it.
-    Where none does, the folder that mirrors its own.
-    """
-    seen: set[str] = set()
-    ring = {file}
-    for _ in range(HOPS + 1):
-        tests = [name for one in sorted(ring) for name in _own_tests(one) if name not in seen]
-        seen |= set(tests)
-        if tests:
-            yield list(dict.fromkeys(tests))
-        ring = {other for one in ring for other in _importers(one)}
-    if behind := [name for name in _own_tests(file.with_name("__init__.py")) if name not in seen]:
-        seen |= set(behind)
-        yield behind
-    folder = Path("tests") / file.relative_to(PACKAGE).parent
-    if not seen and (ROOT / folder).is_dir():
-        yield [str(folder)]
-
-
-@cache
-def _own_tests(file: Path) -> list[str]:
-    """The test file of the same name, then those of its room whose text names the module."""
-    within = file.relative_to(PACKAGE)
-    own = ROOT / "tests" / within.parent / f"test_{within.stem}.py"
-    found = [own] if own.exists() else []
-    room = ROOT / "tests" / within.parts[0]
-    found += [test for test in sorted(room.rglob("test_*.py")) if test != own and _names(test, file)]
-    return [str(test.relative_to(ROOT)) for test in found]
-
-
-@cache
-def _importers(file: Path) -> list[Path]:
-    """Modules of the same room that import a source file."""
-    room = PACKAGE / file.relative_to(PACKAGE).parts[0]
-    return [other for other in sorted(room.rglob("*.py")) if other != file and _names(other, file)]
-
-
-@cache
-def _names(reader: Path, file: Path) -> bool:
-    """Whether the text of a file imports a source file."""
-    *room, stem = file.relative_to(PACKAGE).with_suffix("").parts
-    if stem == "__init__":
-        return re.search(rf"from {re.escape('.'.join(('meshwright', *room)))} import", _text(reader)) is not None
-    package = r"\.".join(("meshwright", *room))
-    named = rf"{package}\.{stem}\b|from {package} import (?:\([^)]*\b{stem}\b|[^(\n]*\b{stem}\b)"
-    return re.search(named, _text(reader)) is not None
-
-
-@cache
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
-
-
 def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
-    """All mutations of a file, in its order.
+    """All mutations of a file that somebody could see, in its order.
 
     Args:
         file: of the source.
@@ -315,18 +288,16 @@ def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     first, _, last = lines.partition("-")
-    tree, written = get_ast_from_path(file), file.read_text(encoding="utf-8").splitlines()
+    tree, alike = get_ast_from_path(file), unseen(file.read_text(encoding="utf-8"))
     found = []
     for name in sorted(operator_names()):
-        if UNSEEN in name or not name.partition("/")[2].startswith(CHANGES):
+        if means_the_same(name) or not name.partition("/")[2].startswith(CHANGES):
             continue
         operator, occurrence = get_operator(name)(), 0
         for node in ast_nodes(tree):
-            for start, _ in operator.mutation_positions(node):
-                if written[start[0] - 1].lstrip().startswith("@dataclass("):
-                    pass  # slots and frozen records behave alike to whoever keeps to them
-                elif not lines or int(first) <= start[0] <= int(last or first):
-                    line, column = start
+            for (line, column), _ in operator.mutation_positions(node):
+                asked_for = not lines or int(first) <= line <= int(last or first)
+                if asked_for and not within(alike, line, column):
                     found.append(Mutation(file=file, operator=name, occurrence=occurrence, line=line, column=column))
                 occurrence += 1
     return sorted(found, key=lambda one: (one.line, one.operator, one.occurrence))
@@ -352,7 +323,7 @@ def drawn_over(files: list[Path], count: int, seed: int) -> list[Mutation]:
     """
     chance = Random(f"{seed}/{files[0].parent.relative_to(PACKAGE)}")
     times: dict[Path, int] = {}
-    for file in chance.choices(files, [len(_text(file)) for file in files], k=count):
+    for file in chance.choices(files, [len(text_of(file)) for file in files], k=count):
         times[file] = times.get(file, 0) + 1
     return [one for file in sorted(times) for one in drawn(mutations_of(file), times[file], chance.random().hex())]
 
