@@ -12,7 +12,8 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.formats import files
-from meshwright.formats.files import MOST_VALUES, content_of, parsed, read_text
+from meshwright.formats.files import content_of, parsed, read_text
+from meshwright.formats.yaml_text import MOST_VALUES
 
 FOLDED = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
 FOLDED += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]

@@ -37,6 +37,8 @@ def shape(text: str) -> list[tuple[str, int, int]]:
         ("8xH100,16xH100-80", [("H100", 1, 8), ("H100-2", 2, 8)]),
         ("8xRTX-3090", [("RTX-3090", 1, 8)]),
         ("8x4090", [("RTX-4090", 1, 8)]),
+        ("2x7900XTX", [("RX-7900-XTX", 1, 2)]),
+        ("2x4x7900xtx", [("RX-7900-XTX", 2, 4)]),
         ("8xH100-SXM (96GB HBM2e, 2.4TB/s, 500W cap),8xH100", [("H100-96", 1, 8), ("H100", 1, 8)]),
         ("1000000xH100", [("H100", 125_000, 8)]),
         ("1048576xH100", [("H100", 131_072, 8)]),
@@ -153,3 +155,17 @@ def test_what_names_no_device_is_answered_with_the_form() -> None:
     with pytest.raises(InputError) as found:
         resolve_gpus("8GB")
     assert "for example 64xH100" in found.value.problems[0].fix
+
+
+@pytest.mark.parametrize(("text", "share"), [("2x8x4090", 1 / 8), ("2x4x4090", 1 / 4), ("4x1x4090", 1.0)])
+def test_devices_of_a_node_share_its_one_port(text: str, share: float) -> None:
+    (group,) = parse_gpus(text, device).groups
+
+    assert group.domains[-1].bandwidth_bytes_per_s == pytest.approx(share * 100e9 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("text", ["2x8xA100-80", "4x1xA100-80"])
+def test_devices_with_a_port_each_keep_it(text: str) -> None:
+    (group,) = parse_gpus(text, device).groups
+
+    assert group.domains[-1].bandwidth_bytes_per_s == 200e9 / 8

@@ -39,6 +39,23 @@ def test_experts_that_do_not_divide_leave_a_slot_free() -> None:
     assert sorted(np.bincount(placed_by_load(equal, 3)[0]).tolist()) in ([1, 3, 3], [2, 2, 3])
 
 
+@given(
+    loads=st.lists(st.integers(0, 9).map(float), min_size=3, max_size=12),
+    ranks=st.integers(2, 4),
+    more=st.integers(0, 9).map(float),
+)
+def test_no_rank_is_fuller_than_in_blocks_and_none_has_more_than_its_slots(
+    loads: list[float], ranks: int, more: float
+) -> None:
+    layers = np.array([loads, [load + more for load in reversed(loads)]])
+    slots = -(-len(loads) // ranks)
+    blocks = np.arange(len(loads)) // slots
+    for row, placed in zip(layers, placed_by_load(layers, ranks), strict=True):
+        held, in_blocks = (np.bincount(found, weights=row, minlength=ranks) for found in (placed, blocks))
+        assert held.max() <= in_blocks.max()
+        assert np.bincount(placed, minlength=ranks).max() <= slots
+
+
 def test_no_expert_is_more_popular_than_once_per_token() -> None:
     """1, 1/4, 1/9 and 1/16 add up to 205/144: the first would take 144/205 of the visits, and takes half.
 

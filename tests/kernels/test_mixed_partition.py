@@ -66,15 +66,22 @@ def test_longer_chains_move_layers_between_neighbours_alone() -> None:
 @given(
     weights=st.lists(st.integers(1, 9).map(float), min_size=6, max_size=14),
     workers=st.sampled_from([(0, 1, 0), (0, 1, 0, 1), (0, 1, 2, 0, 1), (0, 1, 2, 1, 0)]),
+    giant=st.sampled_from([0.0, 40.0]),
 )
-def test_no_layer_moved_to_the_next_stage_makes_the_fullest_worker_lighter(
-    weights: list[float], workers: tuple[int, ...]
+def test_no_layer_moved_to_the_next_stage_makes_workers_more_alike(
+    weights: list[float], workers: tuple[int, ...], giant: float
 ) -> None:
+    """Neither is the fullest lighter, nor, where one layer alone fills it, are the others more alike."""
+    weights[0] += giant
+
+    def fullness(counts: tuple[int, ...]) -> tuple[float, float]:
+        loads = loads_of(weights, counts, workers)
+        return max(loads), sum(load**2 for load in loads)
+
     counts = worker_cuts(weights, workers)
-    heaviest = max(loads_of(weights, counts, workers))
     for giver, taker in [*pairwise(range(len(workers))), *((b, a) for a, b in pairwise(range(len(workers))))]:
         moved = list(counts)
         moved[giver] -= 1
         moved[taker] += 1
         if moved[giver]:
-            assert max(loads_of(weights, tuple(moved), workers)) >= heaviest
+            assert fullness(tuple(moved)) >= fullness(counts)

@@ -12,6 +12,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device, published_efficiency
 from meshwright.library.software import published_software, software
 from meshwright.specs.calibration import NOTHING
+from meshwright.units import MIB
 
 
 def test_a_device_and_a_framework_are_of_the_calibration_they_are_asked_under() -> None:
@@ -37,3 +38,10 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="is not a calibration of this version"):
         calibration(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"), [("A100", 2 * 8.125 + 4), ("L40S", 2 * 8.125 + 4), ("H100", 96), ("B200", 96)]
+)
+def test_matrix_libraries_are_given_more_scratch_memory_since_hopper(name: str, mib: float) -> None:
+    assert device(name).efficiency.workspace_bytes == mib * MIB

@@ -110,8 +110,12 @@ def test_gpt_layer_with_dropout_keeps_34_sbh_and_5_as(seq_len: int, heads: int, 
 
 
 def dense_kept(attention: Attention, mlp: DenseMlp, hidden: int, inputs: int) -> int:
-    """Bytes per token: residual and normed inputs, q, k, v, output, log-sum-exp, MLP up (twice if gated) and down."""
+    """Bytes per token: residual and normed inputs, q, k, v, output, log-sum-exp, MLP up (twice if gated) and down.
+
+    Queries and keys once more where they are normed.
+    """
     width = attention.query_width + 2 * attention.kv_width + attention.value_width
+    width += (attention.query_width + attention.kv_width) * attention.qk_norm
     return 2 * (inputs * hidden + width + mlp.ffn_hidden * (3 if mlp.gated else 2)) + 4 * attention.heads
 
 

@@ -22,7 +22,7 @@ class MemorySize(FieldKind):
         from meshwright.units import size_bytes
 
         found = size_bytes(value) if isinstance(value, str) else _number(value)
-        if not found:
+        if not found or found < 1:
             raise self.wrong(
                 name, value, "must be a size in bytes with its unit; Gb are gigabits", f"for example {name} 128GB"
             )
@@ -41,7 +41,7 @@ class NvmeDrives(FieldKind):
         from meshwright.formats.host import Disks, disks_of
 
         found = value if isinstance(value, Disks) else disks_of(value) if isinstance(value, str) else None
-        if found is None:
+        if found is None or found.bytes_per_s < 1:
             why = f"must be the speed of the drives, their size before it where it is known; {UNITS}"
             raise self.wrong(name, value, why, f"for example {name} 7GB/s or {name} 2TB@7GB/s")
         return found
@@ -59,7 +59,7 @@ class PcieSlot(FieldKind):
         from meshwright.formats.host import slot_bytes_per_s
 
         found = slot_bytes_per_s(value) if isinstance(value, str) else _number(value)
-        if not found:
+        if not found or found < 1:
             why = f"must be a generation from 1 to 6 and 1 to 16 lanes, or the speed of copies; {UNITS}"
             raise self.wrong(name, value, why, f"for example {name} 4x16 or {name} 24GB/s")
         return found

@@ -293,7 +293,7 @@ class SpaceFields:
 
     methods: str | None = ask(
         "Open whole axes: all, or some of schedule (every exact one), dispatcher, ep_overlap, hot_experts, "
-        "ep_order, offload, tensor, sharding.",
+        "ep_order, offload, tensor, tp_overlap, sharding, prefetch.",
         FieldKind(metavar="AXIS,...|all"),
         rare=True,
     )

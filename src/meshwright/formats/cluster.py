@@ -214,7 +214,7 @@ def group_domains(node: NodeDefaults, nodes: int, devices_per_node: int, links: 
             DomainSpec(
                 name=node.fabric_name,
                 size=total,
-                bandwidth_bytes_per_s=links.inter_bytes_per_s or node.fabric_bytes_per_s,
+                bandwidth_bytes_per_s=links.inter_bytes_per_s or node.fabric_share(devices_per_node),
                 efficiency=_efficiency(node.fabric_efficiency, links.inter_bytes_per_s, links),
                 latency_s=node.fabric_latency_s if latency_s is None else latency_s,
                 basis=_basis(node, "fabric_bytes_per_s", links.inter_bytes_per_s, links),
@@ -256,7 +256,7 @@ def fabric_of(group: NodeGroup) -> tuple[float, float]:
     outer = group.domains[-1]
     if outer.name == node.fabric_name:
         return outer.bandwidth_bytes_per_s, outer.latency_s
-    return node.fabric_bytes_per_s, node.fabric_latency_s
+    return node.fabric_share(group.devices_per_node), node.fabric_latency_s
 
 
 def default_links(
@@ -336,7 +336,7 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
         speeds = {
             node.scaleup_name: node.scaleup_bytes_per_s,
             node.host_name: node.host_bytes_per_s,
-            node.fabric_name: node.fabric_bytes_per_s,
+            node.fabric_name: node.fabric_share(group.devices_per_node),
         }
         if group.devices_per_node != node.devices_per_node:
             shape = f"{group.nodes} of {group.devices_per_node} (usual: {node.devices_per_node})"

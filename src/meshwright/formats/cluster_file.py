@@ -157,7 +157,7 @@ def _fabric(group: GroupTable) -> tuple[float, float]:
     """What leaves a group, also where the group is one scale-up domain and shows no fabric."""
     node = group.device.node or UNKNOWN_NODE
     return (
-        node.fabric_bytes_per_s if group.inter_gb_s is None else group.inter_gb_s * GIGA,
+        node.fabric_share(group.per_node) if group.inter_gb_s is None else group.inter_gb_s * GIGA,
         node.fabric_latency_s if group.latency_us is None else group.latency_us * MICRO,
     )
 

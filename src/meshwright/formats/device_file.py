@@ -235,6 +235,7 @@ def _node(node: Mapping[str, Any]) -> NodeDefaults:
         scaleup_topology=node.get("scaleup_topology", "switch"),
         host_name=node.get("host_name", "PCIe4 x16"),
         fabric_name=node.get("fabric_name", "fabric"),
+        fabric_shared=node.get("fabric_shared", False),
         scaleup_protocols=_protocols(node),
         provenance=_provenance(
             node,

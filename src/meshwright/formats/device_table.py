@@ -84,6 +84,7 @@ class _NodeKeys(TableProblems):
     host_efficiency: Share = key()
     fabric_name: Text = key()
     fabric_gb_s: PositiveFloat = key("50")
+    fabric_shared: bool = key()
     fabric_efficiency: Share = key()
     fabric_latency_us: NonNegativeFloat = key()
 

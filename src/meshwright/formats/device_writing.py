@@ -66,6 +66,8 @@ def _node(node: NodeDefaults) -> Iterator[str]:
     yield from _entries({"scaleup_name": node.scaleup_name, "scaleup_topology": node.scaleup_topology})
     yield from _entries({"scaleup_in_switch_efficiency": node.scaleup_in_switch_efficiency})
     yield from _entries({"host_name": node.host_name, "fabric_name": node.fabric_name})
+    if node.fabric_shared:
+        yield from _entries({"fabric_shared": True})
     yield from _entries(_numbers(node, NODE_NUMBERS))
     if node.scaleup_protocols is not None:
         yield from _entries(_numbers(node.scaleup_protocols, PROTOCOL_NUMBERS))

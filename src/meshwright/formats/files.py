@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import stat
 import time
 import tomllib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -21,8 +20,6 @@ LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
 """Languages of tables of keys, by the ending of their file."""
 PIPE_WAIT_S = 30.0
 """A pipe has to be written whole in it: nobody may ever write into one that has a name."""
-MOST_VALUES = 1_000_000
-"""Most values of a YAML file, each alias counted as all that it names."""
 MOST_PIPES = 8
 """Most pipes whose contents are kept at a time."""
 _NUMBERED = re.compile(r"/(?:dev|proc/[^/]+)/fd/\d+")
@@ -198,7 +195,11 @@ def parsed(text: str, language: str, noun: str) -> object:
             from meshwright.formats import hjson  # few files are more than JSON
 
             return hjson.parse(text)
-        return _yaml(text, noun) if language == "YAML" else tomllib.loads(text)
+        if language == "YAML":
+            from meshwright.formats.yaml_text import yaml_values  # few files are
+
+            return yaml_values(text, noun)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnsupportedError):
             raise
@@ -206,57 +207,3 @@ def parsed(text: str, language: str, noun: str) -> object:
         raise InputError(
             what=f"{noun} is not valid {language}", why=reason, fix=f"correct the {language} syntax", code="MW202"
         ) from None
-
-
-def _yaml(text: str, noun: str) -> object:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise UnsupportedError(
-            what=f"{noun} is YAML, and no YAML reader is installed",
-            why="the core reads TOML and JSON",
-            fix="pip install pyyaml, or write the same keys as TOML or JSON",
-            code="MW405",
-        ) from None
-    try:
-        loader = yaml.SafeLoader(text)
-    except yaml.YAMLError as error:  # a control character
-        raise ValueError(" ".join(str(error).split())) from None
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if "&" in text and "*" in text:
-            _expanded(node, {})
-        return loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    except (KeyError, IndexError, AttributeError, TypeError, OverflowError):
-        # PyYAML's constructors of tagged scalars check nothing: `!!bool maybe`, `!!int ""`, `!!timestamp soon`.
-        raise ValueError("a value does not suit its tag") from None
-    finally:
-        loader.dispose()
-
-
-def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Values below a YAML node with every alias in full: nine lines of aliases of aliases can stand for a billion.
-
-    Args:
-        node: composed, not yet constructed.
-        known: counts by identity of a node; 0 while it is counted.
-
-    Raises:
-        ValueError: there are too many, or an alias is inside what it names.
-    """
-    if id(node) in known:
-        if not known[id(node)]:
-            raise ValueError("an alias is inside what it names")
-        return known[id(node)]
-    known[id(node)] = 0
-    inner = node.value if isinstance(node.value, list) else []
-    below = [one for entry in inner for one in (entry if isinstance(entry, tuple) else (entry,))]
-    count = 1 + sum(_expanded(one, known) for one in below)
-    if count > MOST_VALUES:
-        raise ValueError(f"its aliases stand for more than {MOST_VALUES:,} values")
-    known[id(node)] = count
-    return count

@@ -29,6 +29,8 @@ from meshwright.specs.device import DeviceSpec
 _MAX_TEXT = 10_000
 _NUMBER = r"[+-]?[0-9][0-9_.]*"
 _ITEM = re.compile(rf"(?:({_NUMBER})\s*[xX×*]\s*)?({_NUMBER})\s*[xX×*]\s*(\S.*)", re.DOTALL)
+_NUMBERED = re.compile(rf"(?:({_NUMBER})\s*[xX×*]\s*)?({_NUMBER})\s*[xX×*]\s*([0-9]+[xX]\S*)")
+"""Devices that are called by a number with an x behind it: `2x7900XTX`."""
 _DEVICE_FIRST = re.compile(r"(?P<device>[^\s:].{0,60}?)\s*[xX×*:=]\s*(?P<count>[0-9]{1,7})")
 _COUNT_FIRST = re.compile(r"(?P<count>[0-9]{1,7})(?:\s*[-_:]|\s)?\s*(?P<device>[A-Za-z].{0,60})")
 _IN_HOST = re.compile(r"\+(?=\s*[0-9]+\s*[xX×*])")
@@ -140,14 +142,19 @@ def _parse_item(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int
     """Device, nodes and devices of a node of an entry: one group, or full nodes and one that is not."""
     wrong = reading.wrong
     shown = item if len(item) <= 60 else f"{item[:57]}..."
-    match = _ITEM.fullmatch(item)
-    if match is None or re.match(r"[0-9]+\s*[xX×*]", match[3]):
+    numbered = _NUMBERED.fullmatch(item)
+    own = numbered is not None and _is_device(numbered[3], reading.lookup)
+    match = numbered if own else _ITEM.fullmatch(item)
+    if match is None or (not own and re.match(r"[0-9]+\s*[xX×*]", match[3])):
         why = "each entry is [NODESx]COUNTxDEVICE" if item else "an entry is empty"
         wrong.add(f"--gpus entry {shown!r} is not understood", why, *_meant(item, reading.lookup))
         return []
     nodes_text, count_text, device_name = match.groups()
     nodes = _whole(nodes_text, "nodes", shown, wrong) if nodes_text is not None else None
     count = _whole(count_text, "devices", shown, wrong)
+    worded = numbered is not None and re.match(r"[0-9]{3,}", numbered[3]) is not None
+    if numbered and worded and not own and not _is_device(device_name.strip(), reading.lookup):
+        device_name = numbered[3]  # neither reading is a device: the whole word is what was meant
     device = wrong.device(device_name.strip(), reading.lookup)
     if device is None or count is None or (nodes is None and nodes_text is not None):
         return []

@@ -194,17 +194,17 @@ def _json_entries(text: str) -> dict[Path, Entry]:
 
 def _yaml_keys(text: str) -> KeyText | None:
     """Keys of YAML text that has been read without an error; None where a value stands in two places."""
-    yaml = importlib.import_module("yaml")
-    loader = yaml.SafeLoader(text)
-    try:
+    from meshwright.formats.yaml_text import read_yaml  # few files are YAML
+
+    def keys_of(loader: Any) -> KeyText | None:
         root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode) or _has_aliases(text):
+        if root is None or root.id != "mapping" or _has_aliases(text):
             return None
         entries = _yaml_entries(text, root)  # before values are made, which moves merged keys
         values = dict(leaves(loader.construct_document(root)))
-    finally:
-        loader.dispose()
-    return KeyText(text=text, entries=entries, said=yaml_value, key=str, values=values)
+        return KeyText(text=text, entries=entries, said=yaml_value, key=str, values=values)
+
+    return read_yaml(text, keys_of)
 
 
 def _has_aliases(text: str) -> bool:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator
+from difflib import SequenceMatcher
 
-_ANCHORS = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
+_ANCHORS = (
+    *("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers"),
+    *("--per_device_train_batch_size", "--model_name_or_path", "--output_dir"),
+)
 """Options in front of which another one is written."""
 _VALUES = r"(?:[ =]+(?:\"[^\"\n]*\"|'[^'\n]*'|(?!--)[^\s\\\"'#)]+))*"
 
@@ -108,3 +112,48 @@ def _taken_out(lines: list[str], option: str) -> Iterator[str]:
         if rest.strip() == "\\" or (not rest.strip() and not continued):
             yield "\n".join([*lines[:number], *lines[number + 1 :]])
         yield _with(lines, number, rest.rstrip() if rest.strip() else "")
+
+
+def written_at(text: str, held: str) -> int | None:
+    """The line of a script, from 0, where the text of a file that it writes begins; None where that is not one place.
+
+    Args:
+        text: the text of the script.
+        held: what the file holds, variables filled in.
+    """
+    lines, wanted = text.split("\n"), held.rstrip("\n").split("\n")
+    named = [at for at, one in enumerate(wanted) if one.strip()]
+
+    def holds(start: int) -> bool:
+        there = [(lines[start + at], wanted[at]) for at in named]
+        return any(one in here for here, one in there) and all(one in here or "$" in here for here, one in there)
+
+    found = [start for start in range(len(lines) - len(wanted) + 1) if named and holds(start)]
+    # Lines of variables alone may be any line: the place with most lines as they are is the one.
+    same = [sum(wanted[at] in lines[start + at] for at in named) for start in found]
+    best = [start for start, count in zip(found, same, strict=True) if count == max(same)]
+    return best[0] if len(best) == 1 else None
+
+
+def with_written(text: str, held: str, new: str) -> str | None:
+    """A script that writes a file with another text: lines that stay are as they were; None where they are not found.
+
+    Args:
+        text: the text of the script.
+        held: what the file holds, variables filled in.
+        new: what it shall hold.
+    """
+    start = written_at(text, held)
+    if start is None:
+        return None
+    lines, before, after = text.split("\n"), held.rstrip("\n").split("\n"), new.rstrip("\n").split("\n")
+    for kind, first, end, other, last in reversed(SequenceMatcher(None, before, after, autojunk=False).get_opcodes()):
+        if kind == "equal":
+            continue
+        here = lines[start + first : start + end]
+        made = after[other:last]
+        if len(here) == len(made):
+            made = [old.replace(was, now) for old, was, now in zip(here, before[first:end], made, strict=True)]
+            made = [after[other + at] if one == here[at] else one for at, one in enumerate(made)]
+        lines[start + first : start + end] = made
+    return "\n".join(lines)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from meshwright.ops.layers import attended_blocks
 from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation_pass, norm_pass, whole_product
 
@@ -66,6 +67,8 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
     transform = _transform(hidden) if model.head_transform else ()
     final_norm = norm_pass("final norm", hidden, parameters=norm_width if model.final_norm else 0)
+    if model.last_layer().residual_blocks:
+        transform = (*transform, attended_blocks("blocks before the head", model.last_layer().residual_blocks, hidden))
     if model.residuals > 1:
         merge = _unaltered if model.last_layer().altup else _merge
         transform = (*transform, *merge(model.residuals, hidden))

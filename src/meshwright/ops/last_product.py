@@ -32,7 +32,7 @@ def without_last_product(work: LayerWork, layer: LayerSpec) -> LayerWork:
         The work as it is where the last product's output is read.
     """
     parts = sum(not part.absent for part in (layer.attention, layer.cross, layer.mlp) if part is not None)
-    if layer.dropout or layer.residuals > 1 or layer.norms > parts:
+    if layer.dropout or layer.residuals > 1 or layer.residual_blocks or layer.norms > parts:
         return work
     ops = list(work.ops)
     behind = len(ops) - 1

@@ -64,6 +64,11 @@ def layer_work(
         elif layer.residuals > 1:
             ops += [*_mixing(layer, hidden, name), *norm, *work.ops]
             kept.append(_copies(layer.residuals, hidden, name))
+        elif layer.residual_blocks:
+            ops += [attended_blocks(f"{name} blocks", layer.blocks_seen, hidden), *norm, *work.ops, *residual]
+            # The running sum of the block, and its share of the outputs of earlier ones.
+            sources = hidden * (1 + (layer.input_width - 1) / 2)
+            kept.append(Kept(name=f"{name} blocks", elements=sources, role="activation", region="sequence"))
         else:
             ops += [*norm, *work.ops, *residual]
         if own_input:
@@ -74,7 +79,7 @@ def layer_work(
     whole = LayerWork(
         ops=tuple(ops),
         kept=tuple(kept),
-        input_width=hidden * layer.residuals,
+        input_width=hidden * layer.input_width,
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
         router_groups=layer.mlp.router_groups,
@@ -107,6 +112,27 @@ def _mixing(layer: LayerSpec, hidden: int, name: str) -> list[Op]:
             parameters=3 if layer.residual_mixing else 2,
         ),
     ]
+
+
+def attended_blocks(name: str, blocks: float, hidden: int) -> Vector:
+    """What a part takes of outputs of earlier blocks and of the running sum of its own: a softmax of one query.
+
+    They are normed, scored and summed in one pass; backward reads them and the gradient, and adds to that of each.
+
+    Args:
+        name: the name of the operator.
+        blocks: how many outputs of earlier blocks it sees.
+        hidden: width of each.
+    """
+    return Vector(
+        name=name,
+        module="",
+        region="sequence",
+        forward_elements=(blocks + 2) * hidden,
+        backward_elements=(3 * (blocks + 1) + 1) * hidden,
+        kernels=2.0,
+        parameters=2 * hidden,
+    )
 
 
 def _copies(copies: int, hidden: int, name: str) -> Kept:

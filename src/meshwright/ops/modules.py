@@ -16,8 +16,10 @@ _UP = ("linear_fc1", "fc1", "c_fc", "dense_h_to_4h", "wi", "w1", "lin1")
 NAMES: dict[str, tuple[str, ...]] = {
     "qkv": ("linear_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj"),
     "output gates": ("g_proj", "gate_proj"),
-    "attention out": ("o_proj", "linear_proj", "out_proj", "dense", "c_proj", "wo", "attn_out"),
+    "attention out": ("o_proj", "linear_proj", "out_proj", "dense", "c_proj", "wo", "attn_out", "o_b_proj"),
     "query up": ("q_b_proj", "linear_q_up_proj"),
+    "entry queries": ("q_b_proj",),
+    "grouped output": ("o_a_proj",),
     "latent queries": ("q_proj", "linear_q_proj"),
     "key-value up": ("kv_b_proj", "linear_kv_up_proj"),
     "keys and values absorbed": ("kv_b_proj", "linear_kv_up_proj"),
@@ -34,6 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "selection": ("x_proj",),
     "steps": ("dt_proj",),
     "router": ("router", "gate"),
+    "shared expert weights": ("coefficient",),
     "shared expert gate": ("shared_expert_gate",),
     "mlp per-layer projection": ("per_layer_model_projection",),
     "mlp per-layer gate": ("per_layer_input_gate",),
@@ -45,6 +48,9 @@ NAMES: dict[str, tuple[str, ...]] = {
 _ALONE = {
     "latent down": (("q_a_proj", "linear_q_down_proj"), ("kv_a_proj_with_mqa", "linear_kv_down_proj")),
     "index keys and weights": (("wk",), ("weights_proj",)),
+    "queries and keys down": (("q_a_proj",), ("kv_proj",)),
+    "entries and their gates": (("kv_proj",), ("gate_proj",)),
+    "index entries, gates and weights": (("kv_proj",), ("gate_proj",), ("weights_proj",)),
 }
 """Names of products that classes have apart, and kernels take together; queries may have none of their own."""
 _APART: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -56,6 +62,9 @@ _EACH = {
     "queries, keys, values and gate": ("q_proj", "k_proj", "v_proj", "g_proj"),
     "queries, keys and values": ("q_proj", "k_proj", "v_proj"),
     "low ranks": ("f_a_proj", "g_a_proj"),
+    "low rank": ("f_a_proj",),
+    "decays": ("f_b_proj",),
+    "wide gate": ("g_proj",),
     "decays and gate": ("f_b_proj", "g_b_proj"),
     "wide decays and gate": ("f_proj", "g_proj"),
 }

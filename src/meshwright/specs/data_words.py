@@ -3,6 +3,7 @@
 qw-int8        weights cross the network in int8 (ZeRO++ qwZ)
 qg-int4        gradients cross in int4 (ZeRO++ qgZ)
 hpz8           a second copy of the weights, over 8 ranks, for backward (ZeRO++ hpZ)
+prefetch2      weights of 2 layers are gathered ahead of the one at work (FSDP)
 gc-powersgd4   gradients are made small by a compression of the catalogue, with its setting
 local16        replicas are averaged every 16 steps (local SGD)
 diloco64       replicas take an outer step with momentum every 64 steps (DiLoCo)
@@ -47,6 +48,11 @@ DATA_WORDS: dict[str, DataWord] = {
         pattern=r"hpz([1-9][0-9]{0,8})",
         fields=lambda said: {"secondary_shard": int(said)},
         said=lambda data: f"hpz{data.secondary_shard}" if data.secondary_shard else "",
+    ),
+    "prefetch2": DataWord(
+        pattern=r"prefetch([0-9]{1,4})",
+        fields=lambda said: {"prefetch": int(said)},
+        said=lambda data: f"prefetch{data.prefetch}" if data.prefetch != 1 else "",
     ),
     "gc-powersgd4": DataWord(
         pattern=r"gc-([a-z]{1,20}[0-9]{0,9})",

@@ -11,11 +11,17 @@ import numpy as np
 
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
+from meshwright.units import MIB
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 MOST = 1e30
 """Largest count of kernels or links: products of larger ones overflow."""
 MOST_EXPONENT = 10.0
+BEFORE_HOPPER = ("volta", "turing", "ampere", "ada")
+"""Generations of NVIDIA's devices whose matrix libraries are given less scratch memory."""
+BLAS_WORKSPACE_BYTES = 32 * MIB
+EARLY_BLAS_WORKSPACE_BYTES = 8.125 * MIB
+BLAS_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +151,24 @@ class KernelEfficiency:
         check.whole("tile_n", self.tile_n)
         check.that(self.overlap_slowdown >= 1, "overlap_slowdown", self.overlap_slowdown, "must be at least 1")
         check.done()
+
+    @property
+    def blas_workspace_bytes(self) -> float:
+        """Scratch memory of cuBLAS for each thread that issues products, as PyTorch sets it up.
+
+        Source: parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp: 8.125 MiB, since Hopper 32.
+        """
+        return EARLY_BLAS_WORKSPACE_BYTES if self.generation in BEFORE_HOPPER else BLAS_WORKSPACE_BYTES
+
+    @property
+    def workspace_bytes(self) -> float:
+        """Scratch memory of matrix libraries in the framework's allocator, whatever the model: cuBLAS for two threads,
+        the interpreter's and autograd's, and once for layers with a library of their own.
+
+        Source: get_cublas_workspace_size_bytes of Transformer Engine (cpp_extensions/gemm.py): 4 MiB, since Hopper 32.
+        """
+        layers_bytes = 4 * MIB if self.generation in BEFORE_HOPPER else 32 * MIB
+        return BLAS_THREADS * self.blas_workspace_bytes + layers_bytes
 
     @property
     def sustained_clock(self) -> float:
@@ -293,8 +317,18 @@ class NodeDefaults:
     fabric_name: str
     fabric_bytes_per_s: float
     """Nominal, per device and direction."""
+    fabric_shared: bool = False
+    """Whether it is a share of one port, which a node has however many devices it holds."""
     fabric_efficiency: float
     fabric_latency_s: float
     scaleup_protocols: LinkProtocols | None = None
     """None where nobody timed them: one line of latency and bandwidth then stands for every size."""
     provenance: tuple[tuple[str, Provenance], ...] = field(default=())
+
+    def fabric_share(self, devices: int) -> float:
+        """Bytes per second and direction that each device of a node has of the fabric.
+
+        Args:
+            devices: devices of the node, which need not be as many as usual.
+        """
+        return self.fabric_bytes_per_s * (self.devices_per_node / devices if self.fabric_shared else 1.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem
 from meshwright.specs.check import Check
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 MOST_SKEW = 8.0
 """Largest Zipf exponent: beyond it one expert has all tokens."""
@@ -20,12 +20,13 @@ class ExpertLoad:
     """Exponent S: the n-th most popular expert gets a share proportional to n^-S, 0 for experts drawn alike. Which
     experts are popular differs from layer to layer."""
     experts: int = 0
-    """Experts the law holds for; 0 until the model is known."""
+    """Experts the law holds for, the fewest of any layer; 0 until the model is known."""
     visited: float = 1.0
     """Experts that a token visits, none twice, so that none gets more than 1 / visited of all pairs; 1 until the model
     is known."""
     counts: tuple[tuple[float, ...], ...] = ()
-    """Tokens of each expert, per layer with experts; one row stands for every layer."""
+    """Tokens of each expert, per layer with experts; one row stands for every layer. Layers with different numbers of
+    experts have rows of different lengths."""
 
     def __post_init__(self) -> None:
         check = Check("expert load")
@@ -39,8 +40,8 @@ class ExpertLoad:
 
     @property
     def width(self) -> int:
-        """Number of experts."""
-        return len(self.counts[0]) if self.counts else self.experts
+        """Number of experts, the fewest of any layer."""
+        return min(map(len, self.counts)) if self.counts else self.experts
 
     @property
     def described(self) -> str:
@@ -59,32 +60,59 @@ class ExpertLoad:
             InputError: the counts are of another number of experts or of layers.
         """
         parts = [layer.mlp for layer in model.layers() if layer.mlp.routed_experts]
-        moes = [part.routed_experts for part in parts]
-        experts = sorted(set(moes))
-        if len(experts) != 1:
-            held = ", ".join(map(str, experts)) or "none"
-            raise _refused(f"layers of {model.name} have {held} experts", "one load is of one number of experts", "")
+        held = [part.routed_experts for part in parts]
+        if not held:
+            raise _refused(f"no layer of {model.name} has experts", "a load is of experts", "leave it out")
         if self.zipf is not None:
-            return replace(self, experts=experts[0], visited=max(1.0, min(part.visited_experts for part in parts)))
-        if len(self.counts[0]) != experts[0]:
-            what = f"the load counts {len(self.counts[0])} experts"
-            raise _refused(what, f"{model.name} has {experts[0]} in a layer", f"give {experts[0]} counts per layer")
-        if len(self.counts) not in (1, len(moes)):
-            what = f"the load counts {len(self.counts)} layers"
-            why = f"{model.name} has {len(moes)} layers with experts"
-            raise _refused(what, why, f"give {len(moes)} layers, or one for all")
-        return self
+            return replace(self, experts=min(held), visited=max(1.0, min(part.visited_experts for part in parts)))
+        if len(self.counts) not in (1, len(held)) or (len(self.counts) == 1 and len({*held}) > 1):
+            many = f"{len(self.counts)} layer{'s' * (len(self.counts) > 1)}"
+            why = f"{model.name} has {len(held)} layers with experts"
+            fix = f"give {len(held)} layers" + ("" if len({*held}) > 1 else ", or one for all")
+            raise _refused(f"the load counts {many}", why, fix)
+        rows = [_fitted(row, experts) for row, experts in zip(self.counts, held, strict=False)]
+        for layer, (row, experts) in enumerate(zip(rows, held, strict=False)):
+            if len(row) != experts:
+                where = f"layer {layer} of the load" if len({*held}) > 1 or len({*map(len, rows)}) > 1 else "the load"
+                why = f"{model.name} has {experts} in a layer" if where == "the load" else f"{experts} are in it"
+                raise _refused(f"{where} counts {len(row)} experts", why, f"give {experts} counts per layer")
+        return replace(self, counts=tuple(rows))
+
+    def over(self, experts: int) -> ExpertLoad:
+        """The load of those layers of a model that have so many experts.
+
+        Args:
+            experts: the number of experts of these layers.
+        """
+        if self.zipf is not None:
+            return self if experts == self.experts else replace(self, experts=experts)
+        rows = tuple(row for row in self.counts if len(row) == experts)
+        return self if len(rows) == len(self.counts) else replace(self, counts=rows)
+
+    def by_experts(self, model: ModelSpec) -> dict[ExpertLoad, tuple[LayerSpec, ...]]:
+        """The load of each number of experts, with the layers that have as many.
+
+        Args:
+            model: the model whose load this is.
+        """
+        found: dict[ExpertLoad, tuple[LayerSpec, ...]] = {}
+        for layer in model.layers():
+            if layer.mlp.routed_experts:
+                own = self.over(layer.mlp.routed_experts)
+                found[own] = (*found.get(own, ()), layer)
+        return found
+
+
+def _fitted(row: tuple[float, ...], experts: int) -> tuple[float, ...]:
+    """A row without the zeros of experts that other layers have, as files with a line per expert give them."""
+    return row if any(row[experts:]) else row[:experts]
 
 
 def _check_counts(counts: tuple[tuple[float, ...], ...]) -> None:
-    """Every layer routes the same tokens to the same number of experts."""
+    """Every layer routes the same tokens."""
     problems = []
     for layer, row in enumerate(counts):
-        if len(row) != len(counts[0]):
-            what = f"layer {layer} of the load has {len(row)} experts, layer 0 has {len(counts[0])}"
-            fix = "give every layer the same number of counts"
-            problems.append(Problem(what=what, why="layers are of one length", fix=fix, field="expert_load"))
-        elif not all(0 <= tokens < float("inf") for tokens in row) or sum(row) <= 0:
+        if not all(0 <= tokens < float("inf") for tokens in row) or sum(row) <= 0:
             what = f"layer {layer} of the load has no tokens, or counts that are none"
             why = "counts are finite, at least 0, and some are above"
             problems.append(Problem(what=what, why=why, fix="count the tokens of a step", field="expert_load"))

@@ -34,6 +34,11 @@ class LayerSpec(HashedOnce):
     altup: bool = False
     """The copies are predicted before a layer that works on one of them, and corrected after it (AltUp, Baykal et al.
     2023, arXiv 2301.13310; Gemma 3n)."""
+    residual_blocks: int = 0
+    """Blocks of layers whose summed outputs every part attends to, in place of one residual stream; 0 for the stream
+    (block attention residuals, arXiv 2603.15031; Kimi K3). A part sees those before it: half of them on average."""
+    block_layers: int = 0
+    """Layers of such a block."""
     wide: bool = False
     """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
@@ -60,7 +65,28 @@ class LayerSpec(HashedOnce):
             mixed = self.residual_mixing or (self.residuals > 1 and not self.altup)
             why = "only copies of the residual stream that are read and written by weights may stay unmixed"
             check.that(mixed, "residual_mixing", self.residual_mixing, why)
+        if check.whole("residual_blocks", self.residual_blocks, 0):
+            plain = not self.residual_blocks or (self.residuals == 1 and not (self.parallel_block or self.cross))
+            why = "outputs of blocks stand in place of the one stream of a decoder's layers, part behind part"
+            check.that(plain, "residual_blocks", self.residual_blocks, why)
+            sized = (self.block_layers > 0) is (self.residual_blocks > 0)
+            check.that(
+                sized, "block_layers", self.block_layers, "is given where there are residual blocks, and only there"
+            )
         check.done()
+
+    @property
+    def blocks_seen(self) -> float:
+        """Outputs of earlier blocks that a part attends to, on average over the layers; 0 for a residual stream."""
+        return (self.residual_blocks + 1) / 2 if self.residual_blocks else 0.0
+
+    @property
+    def input_width(self) -> float:
+        """Elements a token that a layer starts from, in widths of the stream: copies, or its share of blocks beside it.
+
+        All layers of a block start from the same outputs of earlier blocks.
+        """
+        return self.residuals + (self.blocks_seen / self.block_layers if self.block_layers else 0)
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -88,7 +114,10 @@ class LayerSpec(HashedOnce):
         """Parameters that mix copies of the residual stream: in and out of n copies, and n x n, around every part.
 
         AltUp has a router with a norm, n x n^2 weights that predict, n x n that correct, and scales, once a layer.
+        Attention to blocks has a query and a norm of keys, for every part.
         """
+        if self.residual_blocks:
+            return (1 if self.single else 2) * 2 * hidden
         if self.residuals == 1:
             return 0
         if self.altup:

@@ -146,12 +146,14 @@ class ModelSpec(HashedOnce):
         Args:
             seq_len: tokens of the text.
         """
+        last = self.last_layer()
+        own = self.hidden * (last.residuals + last.blocks_seen)
         if not self.streams:
-            return self.hidden * self.residuals
+            return own
         read = {layer.memory for layer in self.kinds() if layer.memory}
-        own = {layer.stream for layer in self.kinds() if layer.stream}
-        passed = [s for s in self.streams if s.name in read or (s.name in own and not s.tower and not s.window_of)]
-        return self.hidden + sum(stream.tokens.count * stream.hidden for stream in passed) / seq_len
+        within = {layer.stream for layer in self.kinds() if layer.stream}
+        passed = [s for s in self.streams if s.name in read or (s.name in within and not s.tower and not s.window_of)]
+        return own + sum(stream.tokens.count * stream.hidden for stream in passed) / seq_len
 
     def layers(self) -> Iterator[LayerSpec]:
         """The layers in order."""
@@ -236,8 +238,10 @@ class ModelSpec(HashedOnce):
 
     @property
     def merge_parameters(self) -> int:
-        """Parameters that merge copies of the residual stream before the head."""
+        """Parameters that merge copies of the residual stream, or outputs of blocks, before the head."""
         copies = self.residuals
+        if self.last_layer().residual_blocks:
+            return 2 * self.hidden
         if self.last_layer().altup:
             return (copies - 1) * self.hidden**2
         return copies * copies * self.hidden + copies + 1 if copies > 1 else 0

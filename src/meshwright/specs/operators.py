@@ -340,7 +340,7 @@ class LayerWork(HashedOnce):
 
     ops: tuple[Op, ...]
     kept: tuple[Kept, ...]
-    input_width: int
+    input_width: float
     """Width of the layer's input, all that full recompute keeps."""
     top_k: float = 0
     """Copies of a token that go to experts."""

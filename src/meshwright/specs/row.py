@@ -11,6 +11,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher
 from meshwright.specs.shardings import SHARDINGS, UNSHARDED
 from meshwright.specs.strategy import (
+    TENSOR_OVERLAPS,
     ContextParallel,
     DataParallel,
     ExpertOverlap,
@@ -155,8 +156,8 @@ class PlanRow:
             tokens.append(f"rc-{self.recompute_word}")
         if self.offload:
             tokens.append(f"off-{self.offload}")
-        if self.tp > 1 and self.tp_overlap == "ring":
-            tokens.append("tpov")
+        if self.tp > 1 and self.tp_overlap in TENSOR_OVERLAPS:
+            tokens.append(TENSOR_OVERLAPS[self.tp_overlap])
         if not self.dp_overlap:
             tokens.append("nodpov")
         if self.optimizer_tile:

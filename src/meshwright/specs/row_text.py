@@ -17,7 +17,7 @@ from meshwright.specs.row import (
     offload_problems,
 )
 from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shardings
-from meshwright.specs.strategy import RECOMPUTE_MODULES
+from meshwright.specs.strategy import RECOMPUTE_MODULES, TENSOR_OVERLAPS
 
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 MAX_TEXT = 500
@@ -25,6 +25,7 @@ MAX_TEXT = 500
 _EXAMPLES = (
     "nosp",
     "tpov",
+    "tpov-halves",
     "nodpov",
     "rc-none",
     "rc-sel",
@@ -164,7 +165,7 @@ class _Said:
 
 _SWITCHES: dict[str, tuple[str, Any]] = {
     "nosp": ("sp", False),
-    "tpov": ("tp_overlap", "ring"),
+    **{token: ("tp_overlap", overlap) for overlap, token in TENSOR_OVERLAPS.items()},
     "nodpov": ("dp_overlap", False),
 }
 

@@ -41,9 +41,14 @@ class ShardingKind:
         return self.passing != COLLECTIVE
 
     @property
+    def gathers_layers(self) -> bool:
+        """Whether ranks gather the weights of a layer before they compute it, and free them behind."""
+        return self.zero == 3 and self.reshard and not self.travels
+
+    @property
     def shards_all(self) -> bool:
         """Whether every rank keeps its own part of the weights and of nothing else, and gathers those of the others."""
-        return self.zero == 3 and self.reshard and not self.grouped and not self.travels
+        return self.gathers_layers and not self.grouped
 
     def data(self, dp: int, cp: int, group: int, more: dict[str, Any]) -> DataParallel:
         """The record of a plan's row.

@@ -15,13 +15,15 @@ from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import Precision
 
-TensorOverlap = Literal["none", "bulk", "ring"]
+TensorOverlap = Literal["none", "bulk", "ring", "halves"]
 ExpertOverlap = Literal["none", "shared", "paired", "paired-wgrad"]
 Averaging = Literal["synchronous", "elastic", "local", "diloco"]
 
 
 EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
 AVERAGINGS: tuple[Averaging, ...] = get_args(Averaging)
+TENSOR_OVERLAPS: dict[TensorOverlap, str] = {"ring": "tpov", "halves": "tpov-halves"}
+"""Overlaps of tensor collectives as plans write them; others are the default, or stand in plan files alone."""
 STRIPED: Literal["striped"] = "striped"
 """A ring whose ranks have every so many-th token."""
 COLLECTIVE = "collective"
@@ -38,7 +40,8 @@ class Tensor1D:
     """Norms and residual stream sharded along the sequence; without effect at degree 1."""
     overlap: TensorOverlap = "bulk"
     """`bulk`: backward collectives hide behind the other gradient's GEMM, as Megatron-LM does unasked; `ring`: forward
-    and backward collectives cut in chunks and run beside the GEMM they feed; `none`: all exposed."""
+    and backward collectives cut in chunks and run beside the GEMM they feed; `halves`: collectives of one half of a
+    micro-batch run beside the layer's work on the other (Domino); `none`: all exposed."""
 
     def __post_init__(self) -> None:
         check = Check("tensor 1d")
@@ -193,6 +196,8 @@ class DataParallel:
     """Format in which weights cross the network; None for the precision's weights (ZeRO++ qwZ: int8)."""
     reduce_dtype: str | None = None
     """Format in which gradients cross; None for the precision's (ZeRO++ qgZ: int4)."""
+    prefetch: int = 1
+    """Layers whose weights are gathered ahead of the one at work, where they are gathered layer by layer."""
     secondary_shard: int = 0
     """Ranks of a second weight copy for backward (ZeRO++ hpZ); 0 for none."""
     compression: str = ""
@@ -222,13 +227,15 @@ class DataParallel:
         check.one_of("averaging", self.averaging, AVERAGINGS)
         check.whole("averaging_steps", self.averaging_steps)
         check.whole("secondary_shard", self.secondary_shard, 0)
+        check.whole("prefetch", self.prefetch, 0)
         check.done()
 
     @property
     def sends_otherwise(self) -> bool:
-        """Whether ranks send each other something else than whole gradients and weights, or in another format."""
+        """Whether ranks send each other something else than whole gradients and weights, in another format, or at other
+        times."""
         other = self.compression or self.averaging != "synchronous" or self.averaging_steps != 1 or self.secondary_shard
-        return bool(other or self.gather_dtype or self.reduce_dtype)
+        return bool(other or self.gather_dtype or self.reduce_dtype or self.prefetch != 1)
 
     @property
     def degree(self) -> int:

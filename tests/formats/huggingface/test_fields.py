@@ -68,6 +68,7 @@ def test_layer_lists_are_checked() -> None:
         ({"layer_types": ["sliding_atention"] * 32}, "did you mean sliding_attention?"),
         ({"layer_types": ["of another world"] * 32}, "name such layers by the nearest of these words"),
         ({"layer_types": ["full_attention"] * 30}, "give one word a layer, or set num_hidden_layers to 30"),
+        ({"layer_types": "full_attention"}, 'write ["full_attention", ...], 32 of them'),
         ({"layer_types": ["linear_attention"] * 32}, "add the keys of its kind: one of linear_num_value_heads"),
     ],
 )

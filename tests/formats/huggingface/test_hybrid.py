@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
+from meshwright.library.models import spec
 from meshwright.specs.layers.absent import NoMixer, NoMlp
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.delta_net import DeltaNet
@@ -127,3 +128,31 @@ def test_blocks_of_lfm2_are_as_wide_as_its_stream() -> None:
     assert read_config(config | {"block_dim": None, "conv_dim": None}, "m") == read_config(config, "m")
     with pytest.raises(UnsupportedError, match="hidden_size = 2048"):
         read_config(config | {"conv_dim": 1024}, "m")
+
+
+def test_kimi_k3_has_the_weights_of_its_checkpoint() -> None:
+    """Shapes of model-*.safetensors of moonshotai/Kimi-K3 (2026-07); its card counts 104B active beside the table."""
+    hidden, heads, latent = 7168, 96 * 128, 3584
+    low = 128 * (hidden + heads)
+    delta = 5 * hidden * heads + low + 3 * 4 * heads + 96 * hidden + heads + 96 + 128
+    queries = hidden * 1536 + 1536 + 1536 * 96 * 192
+    soft = queries + hidden * 576 + 512 + 512 * 96 * 256 + 2 * hidden * heads
+    shared = hidden * 896 + 2 * hidden * latent + latent + 3 * hidden * 6144
+    own = 6 * hidden  # two norms, two queries that attend to blocks, and the norms of their keys
+    model = spec("kimi-k3")
+    kinds = {(kind.attention.kind, kind.mlp.kind): kind for kind in model.kinds() if not kind.stream}
+    assert kinds["kimi-delta", "dense"].parameters(hidden) == delta + 3 * hidden * 33792 + own
+    assert kinds["kimi-delta", "moe"].parameters(hidden) == delta + shared + 896 * 3 * latent * 3072 + own
+    assert kinds["latent", "moe"].parameters(hidden) == soft + shared + 896 * 3 * latent * 3072 + own
+    assert [model.kind_counts()[kind] for kind in kinds.values()] == [1, 68, 24]
+    text = model.active_parameters - sum(kind.parameters(1024) for kind in model.layers() if kind.stream)
+    assert text - 163840 * hidden == pytest.approx(104e9, rel=5e-3)
+    assert not [note for note in model.notes if "left out" in note]
+
+
+def test_blocks_of_attention_residuals_are_as_many_as_cover_the_layers() -> None:
+    plain = read_config(LLAMA, "m")
+    (layer,) = read_config(LLAMA | {"attn_res_block_size": 5}, "m").kinds()
+    assert (layer.residual_blocks, layer.block_layers) == (-(-plain.num_layers // 5), 5)
+    with pytest.raises(UnsupportedError, match="attn_res_block_size"):
+        read_config(LLAMA | {"attn_res_block_size": 5, "parallel_block": True}, "m")

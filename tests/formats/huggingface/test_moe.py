@@ -170,3 +170,16 @@ def test_zaya_says_how_many_parameters_it_counts_too_few() -> None:
     told = next(note for note in model.notes if "are left out" in note)
     fewer = int(re.sub(r"\D", "", told.partition(":")[2]))
     assert model.parameters + fewer == 8_840_488_784
+
+
+def test_grok_has_four_norms_and_grok_2_a_dense_mlp_beside_its_experts() -> None:
+    """Weights of xai-org/grok-2 by their shapes; its config.json says `git`, the name of another model, as its type."""
+    first, second = spec("grok-1"), spec("grok-2")
+    (old,), (new,) = first.kinds(), second.kinds()
+    assert (old.norms, new.norms) == (4, 4)
+    assert (old.mlp.expert_width, old.mlp.tensor_width) == (32768, 0)
+    assert (new.mlp.expert_width, new.mlp.tensor_width, new.attention.window) == (16384, 32768, None)
+    experts = 8 * 3 * 8192 * 16384 + 3 * 8192 * 32768 + 8192 * 8
+    attention = 2 * 8192 * (64 + 8) * 128
+    assert second.parameters == 64 * (experts + attention + 4 * 8192) + 2 * 131072 * 8192 + 8192
+    assert first.parameters == pytest.approx(314e9, rel=6e-3)

@@ -29,6 +29,11 @@ def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | No
     assert fold.folded_sharding(text) == found
 
 
+def test_the_searched_schedule_fills_what_the_handcrafted_leaves_of_its_limit() -> None:
+    assert fold.more_activations("ZB-2p", 8) == pytest.approx(16 / 15 - 1)
+    assert fold.more_activations("ZB-1p", 8) == fold.more_activations("1F1B", 8) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "name", "compute"),
     [
@@ -210,22 +215,6 @@ def test_rounds_of_mlperf_are_one_campaign_each() -> None:
 def test_speed_of_a_node_that_its_devices_do_not_divide() -> None:
     assert fold.fabric_bytes_per_s("1x100Gb/s IB per node", 8) == pytest.approx(12.5e9 / 8, rel=1e-15)
     assert fold.fabric_bytes_per_s("10GB/s", 3) == pytest.approx(1e10 / 3, rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("framework", "notes", "local"),
-    [
-        ("Megatron-LM CI", "gpt3_mcore_tp2_pp2_resume", True),
-        ("Megatron-LM CI", "gpt3_mcore_te_tp2_pp2_resume", False),
-        ("Megatron-LM CI", "gpt3_mcore_tp2_uninstall_te", True),
-        ("Megatron-LM CI", "bert_mcore_tp2", False),
-        ("Megatron-LM", "gpt3_mcore_tp2_pp2_resume", False),
-    ],
-)
-def test_own_layers_are_those_of_functional_tests_without_transformer_engine(
-    framework: str, notes: str, *, local: bool
-) -> None:
-    assert fold.local_layers(framework, notes) == local
 
 
 def test_fine_tuning_in_fp8_keeps_inputs_of_products_in_fp8_and_attention_where_it_says_so() -> None:

@@ -7,6 +7,7 @@ import pytest
 from meshwright.formats.measured import MeasuredRun, fold
 from meshwright.library.software import software
 from meshwright.specs.tuning import Lora, Tuning
+from meshwright.units import MIB
 from tests.formats.measured.row import assumed, read, run_of
 
 
@@ -210,3 +211,16 @@ def test_options_of_the_head_hold_logits_on_the_last_stage(option: str, bytes_ea
     logits = row.mbs * run.workload.seq_len * run.model.vocab / row.tp
 
     assert run.head_bytes == logits * bytes_each
+
+
+@pytest.mark.parametrize(("gpu", "more_mib"), [("A100-SXM", 2 * (32 - 8.125)), ("H100-SXM", 0.0)])
+def test_deterministic_tests_pin_scratch_memory_at_what_newer_devices_have_anyway(gpu: str, more_mib: float) -> None:
+    notes = "gpt3_mcore_te_tp2_pp2"
+    assert run_of(gpu=gpu, framework="Megatron-LM CI", notes=notes).workspace_bytes == more_mib * MIB
+    assert run_of(gpu=gpu, framework="Megatron-LM", notes=notes).workspace_bytes == 0
+
+
+def test_states_are_shared_inside_the_instances_of_the_optimizer() -> None:
+    said = {"zero_stage": "1 (dist-opt)", "notes": "gpt3_mcore_te_tp2_pp1_multi_dist_optimizer_instances"}
+    row = run_of(framework="Megatron-LM CI", **said).plans[0].row
+    assert (row.sharding, row.shard_group) == ("z1in", row.dp // 2)

@@ -47,9 +47,7 @@ DEEPSEEK = ModelSpec(
             layers=(
                 replace(
                     LATENT,
-                    mlp=MoeMlp(
-                        experts=256, top_k=8, ffn_hidden=2048, gated=True, shared_ffn_hidden=2048, router_bias=True
-                    ),
+                    mlp=MoeMlp(experts=256, top_k=8, ffn_hidden=2048, gated=True, shared_ffn_hidden=2048),
                 ),
             ),
             repeats=58,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from meshwright.formats.megatron import megatron_script, model_facts, translate
 from meshwright.formats.megatron.described import SIZES, described_model, describes
 from meshwright.formats.megatron.model import model_flags
-from meshwright.formats.megatron.model_options import read_pattern
+from meshwright.formats.megatron.model_options import read_facts, read_pattern
+from meshwright.formats.megatron.options import read_options
 from meshwright.formats.megatron.read import read_flags
-from meshwright.library.models import resolve
+from meshwright.library.models import names, resolve
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import LayerRun, ModelSpec, PlanRow
-from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.attention import Attention, Indexer
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec
@@ -85,6 +87,61 @@ def test_options_describe_the_model_they_were_written_for(name: str) -> None:
     found = described_model(facts, name="m", vocab=spec.vocab)
     assert model_facts(found) == {**model_facts(found), **{k: v for k, v in model_facts(spec).items() if k in SIZES}}
     assert (found.parameters, found.active_parameters) == (spec.parameters, spec.active_parameters)
+
+
+def test_options_lose_no_part_of_a_model_of_the_library() -> None:
+    """A script would train another model than the one that was planned."""
+    lost = [name for name in names() if not kept_whole(resolve(name))]
+
+    assert not lost
+
+
+def kept_whole(spec: ModelSpec) -> bool:
+    flags, _, problems = model_flags(spec)
+    if problems:
+        return True
+    found = read_back(flags, spec)
+    parts = [[without_formats(layer) for layer in model.layers()] for model in (found, spec)]
+    return parts[0] == parts[1] and found.parameters == spec.parameters
+
+
+def read_back(flags: Sequence[tuple[str, str]], spec: ModelSpec) -> ModelSpec:
+    words = [
+        word for flag, value in flags for word in ([flag, "1" if value.startswith("${") else value][: 1 + bool(value)])
+    ]
+    facts, problems = read_facts(read_options([*words, "--max-position-embeddings", str(spec.max_seq_len)]))
+    assert not problems
+    return described_model(facts, name="read", vocab=spec.vocab)
+
+
+def without_formats(layer: LayerSpec) -> LayerSpec:
+    """Formats are said beside the shape, and norms of queries that there are none of have no size."""
+    mixer = layer.attention
+    plain = isinstance(mixer, Attention) and not mixer.qk_norm
+    return replace(layer, wide=False, attention=replace(mixer, qk_scales="head") if plain else mixer)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("attention", {"qk_norm": True, "qk_scales": "all"}),
+        ("attention", {"indexer": Indexer(heads=4, dim=64, top_k=128)}),
+        ("attention", {"chunk": 512}),
+        ("attention", {"value_dim": 64}),
+        ("attention", {"head_gate": True}),
+        ("mlp", {"null_experts": 4}),
+        ("mlp", {"latent": 512}),
+        ("mlp", {"router_bias": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_parts_of_a_layer_that_no_option_says_are_refused(part: str, change: dict[str, Any]) -> None:
+    base = resolve("mixtral-8x7b")
+    layer = next(base.layers())
+    changed = replace(layer, **{part: replace(getattr(layer, part), **change)})
+    _, _, problems = model_flags(replace(base, runs=(LayerRun(layers=(changed,), repeats=32),)))
+
+    assert f"model.{list(change)[-1]}" in [problem.field for problem in problems]
 
 
 def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:

@@ -79,3 +79,52 @@ def test_options_behind_a_line_that_does_not_go_on_are_told() -> None:
         "end in \\"
     ]
     assert not [*read_script("--bf16\n--seed 1\n").torn_options()]  # a text of options alone
+
+
+@pytest.mark.parametrize("again", ["sbatch --dependency=singleton $0", 'qsub "$0"'])
+def test_a_job_that_queues_itself_once_more_is_one_job(again: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes=2\n{again}\nsrun bash -c 'torchrun --nproc_per_node 8 train.py --tp 2'\n"
+    script = read_script(text, name="run.sh", read=lambda path: text if path == "run.sh" else None)
+    assert not script.broken
+    assert [launch.program for launch in launches(script.commands)] == ["train.py"]
+
+
+def test_a_file_of_what_a_command_prints_is_one_unknown_word() -> None:
+    script = read_script("torchrun train.py --config <(echo 'a: 1') --tp 2\n", name="run.sh")
+    words = launches(script.commands)[0].words
+    assert [word.text for word in words] == ["--config", "", "--tp", "2"]
+    assert words[1].unknown is not None
+    assert words[1].unknown.single
+
+
+def test_a_script_that_ends_where_a_variable_is_missing_is_started_with_it() -> None:
+    text = 'if [ -z "$TP" ]; then\n  echo usage\n  exit\nfi\ntorchrun train.py --tp $TP\n'
+    words = launches(read_script(text, name="run.sh").commands)[0].words
+    assert words[1].unknown is not None
+    assert words[1].unknown.names == ("TP",)
+
+
+def test_a_script_that_ends_before_it_starts_anything_says_where() -> None:
+    script = read_script('if [ -z "$1" ]; then\n  echo usage\n  exit\nfi\ntorchrun train.py\n', name="run.sh")
+    stopped = script.stopped()
+    assert stopped is not None
+    assert stopped.what == "the script stops at run.sh:3"
+    assert stopped.why == "it exits there and has started nothing"
+
+
+def test_a_copy_that_nobody_knows_is_not_the_file_that_is_called() -> None:
+    """A script that logs the files it runs leaves copies of them under their own names."""
+    text = "cat worker.sh >> logs/worker.sh\nbash worker.sh --tp 2\n"
+    script = read_script(text, name="run.sh", read=lambda path: "torchrun train.py $@" if path == "worker.sh" else None)
+    assert [[word.text for word in one.words] for one in launches(script.commands)] == [["--tp", "2"]]
+
+
+def test_a_script_is_started_by_a_path() -> None:
+    """`${0%/*}` is the folder of a script that is started as ./run.sh."""
+    script = read_script('torchrun train.py --config "${0%/*}/../a.yaml" --name ${0##*/}\n', name="run.sh")
+    assert [word.text for word in launches(script.commands)[0].words] == ["--config", "./../a.yaml", "--name", "run.sh"]
+
+
+def test_a_wrapper_that_is_not_here_and_is_handed_a_program_is_told_as_one() -> None:
+    script = read_script("CMD='pretrain_gpt.py --bf16'\nsrun launch.sh $CMD\n", name="run.sh")
+    assert script.wrappers == {"launch.sh"}

@@ -78,6 +78,7 @@ KINDS: tuple[LayerPart, ...] = (
     DenseMlp(ffn_hidden=256, gated=True),
     DenseMlp(ffn_hidden=256, gated=False, bias=True),
     PerLayerInput(mlp=DenseMlp(ffn_hidden=256, gated=True), width=32, rows=512),
+    MoeMlp(experts=8, top_k=1, ffn_hidden=32, gated=False, bias=True, shared_ffn_hidden=32, residual=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=True, shared_ffn_hidden=32, shared_gate=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=False, router_bias=True, bias=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=False, latent=32, shared_ffn_hidden=48),

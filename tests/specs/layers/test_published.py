@@ -13,6 +13,7 @@ from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.operators import Vector
 from tests.specs.layers.published import (
     PUBLISHED,
     deepseek_v4_flash,
@@ -75,6 +76,23 @@ def test_copies_of_the_residual_stream_pass_between_stages_and_merge_before_the_
     assert edge_work(model, "head").parameters == model.head_parameters == 129280 * 4096 + 4096 + 4 * 4 * 4096 + 5
     with pytest.raises(InputError, match="residuals"):
         replace(layer, parallel_block=True)
+
+
+def test_outputs_of_blocks_pass_between_stages_and_are_attended_to_before_the_head() -> None:
+    """Eight blocks of twelve layers: a part sees four and a half of them on average, the head all."""
+    model = models.spec("kimi-k3")
+    layer, hidden = model.last_layer(), model.hidden
+    assert model.boundary_width(4096) == (1 + 4.5) * hidden
+    assert layer.mixing_parameters(hidden) == 4 * hidden
+    plain = replace(layer, residual_blocks=0, block_layers=0)
+    works = [layer_work(one, hidden, "flash") for one in (layer, plain)]
+    assert works[0].input_width == hidden * (1 + 4.5 / 12)
+    sums = [sum(op.forward_elements for op in work.ops if isinstance(op, Vector)) for work in works]
+    assert sums[0] - sums[1] == 2 * (4.5 + 2) * hidden
+    assert edge_work(model, "head").parameters == model.head_parameters == 163840 * hidden + hidden + 2 * hidden
+    for wrong in ({"block_layers": 0}, {"residuals": 2}, {"parallel_block": True}):
+        with pytest.raises(InputError, match="block"):
+            replace(layer, **wrong)
 
 
 def test_a_prediction_module_may_be_a_layer_of_its_own_shape() -> None:

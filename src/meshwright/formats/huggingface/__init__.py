@@ -114,6 +114,8 @@ FAMILIES: dict[str, str] = {
     "gpt_oss": "moe.gpt_oss",
     "gpt_neox_japanese": "gpt.gpt_neox_japanese",
     "gptj": "gpt.gptj",
+    "grok-1": "moe.grok",
+    "grok1": "moe.grok",
     "granite": "dense.granite",
     "granite_swa": "dense.granite_swa",
     "granitemoe": "moe.granitemoe",

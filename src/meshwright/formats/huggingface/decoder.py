@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
-from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_SEQ_LEN, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -69,6 +69,10 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         from meshwright.formats.huggingface.compressed import read_residuals  # few models have several streams
 
         residuals = read_residuals(fields)
+    every = fields.maybe("attn_res_block_size", high=MAX_LAYERS)
+    if every and (residuals > 1 or parallel):
+        beside = "several residual streams" if residuals > 1 else "attention and MLP side by side"
+        fields.refuse("attn_res_block_size", every, f"attention to blocks of layers beside {beside} cannot be planned")
     dropout = fields.dropout(*family.dropouts)
     learned = fields.flag("learned_positions", default=False)
     longest = _longest(fields, learned=learned)
@@ -102,6 +106,8 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
             residuals=residuals,
             residual_mixing=fields.flag("residual_mixing", default=True),
             altup=altup > 1,
+            residual_blocks=-(-layers // every) if every else 0,
+            block_layers=every or 0,
         )
         for mixer, mlp in set(places)
     }

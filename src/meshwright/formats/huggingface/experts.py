@@ -119,6 +119,8 @@ def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp
     shared = stated if stated is not None else (count or 0) * width
     nothing = fields.whole("zero_expert_num", low=0, default=0)
     groups, chosen = _router_groups(fields, experts)
+    latent = fields.maybe("moe_latent_size", low=0) or 0
+    normed = fields.flag("latent_moe_use_norm", default=False)
     return MoeMlp(
         experts=experts,
         groups=groups,
@@ -130,7 +132,8 @@ def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp
         shared_gate=shared > 0 and fields.flag("shared_gate", default=False),
         router_bias=fields.flag("router_bias", default=False),
         bias=fields.flag("expert_bias", default=False),
-        latent=fields.maybe("moe_latent_size", low=0) or 0,
+        latent=latent,
+        latent_norm=normed and latent > 0,  # classes norm what comes from the width of experts' own
         null_experts=nothing,
     )
 

@@ -207,10 +207,24 @@ lfm3 = Family(
     dropouts=(),
     rule=_lfm3,
 )
+
+
+def _kimi_linear(fields: Fields) -> Mapping[str, object]:
+    """Latent attention with an output gate as wide as its values, and a gated activation of its own, in Kimi K3."""
+    fields.has("activation_situ_beta", "activation_situ_linear_beta", "mla_use_nope")  # factors, and positions
+    parts: dict[str, object] = {"gated_mlp": True}
+    if fields.flag("mla_use_output_gate", default=False):
+        parts["latent_gate"] = "wide"
+    if fields.raw("linear_attn_config") is not None:
+        parts["linear_kind"] = "kimi-delta-inside"
+    return parts
+
+
 kimi_linear = Family(
-    title="Kimi Linear",
+    title="Kimi Linear and K3",
     fixed={"expert_width_stated": True},
     required=("kv_lora_rank",),
+    rule=_kimi_linear,
 )
 minimax = Family(
     title="MiniMax-Text-01 and M1",

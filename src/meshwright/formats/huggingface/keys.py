@@ -43,12 +43,12 @@ _HARMLESS_WORDS = (
     " rescale_embeddings norm_type normalization use_rmsnorm layer_norm_elementwise_affine add_bos_token add_eos_token"
     " use_bidirectional_attention attention_value_scale norm_reduction_force_float32 embedding_fraction causal"
     # Routing: which experts, not how many or how wide.
-    " norm_topk_prob num_expert_group topk_method scoring_func moe_layernorm routed_scaling_factor"
+    " norm_topk_prob topk_method scoring_func moe_layernorm routed_scaling_factor"
     " route_scale router_scaling_factor moe_router_scaling_factor moe_routed_scaling_factor expert_selection_fn"
     " enable_moe_fp32_combine moe_norm_min moe_gate_act moe_renormalize norm_topk_prob moe_group_balance seq_aux"
     " use_routing_bias use_moe_router_bias use_expert_bias moe_router_enable_expert_bias n_hash_layers num_hash_layers"
     " moe_shared_expert_overlap moe_apply_router_weight_on_input moe_use_aux_free shared_expert_combination_strategy"
-    " moe_topk_group moe_n_group router_activation_func score_function"
+    " moe_topk_group moe_n_group router_activation_func moe_router_activation_func score_function use_grouped_topk"
     " norm_head norm_softmax multi_gate group_norm_size linear_silu router_dtype using_split_qkv_in_self_attention"
     # Heads of other tasks; modules for more tokens at once are counted by their number.
     " use_mtp mtp_transformer_layers mtp_use_dedicated_embeddings mtp_hybrid_override_pattern mtp_layers_block_type"
@@ -117,7 +117,6 @@ CHANGES: dict[str, str] = {
     "lru_width": "recurrent layers",
     "attention_other_setting": "attention of other sizes in some layers",
     "block_configs": "layers whose sizes differ one by one",
-    "attn_res_block_size": "attention over the outputs of earlier layers",
     "gated_norm_rank": "norms with gates of low rank",
     "gating": "a gate of its own on attention",
     "rel_extent": "learned relative positions",

@@ -123,6 +123,11 @@ def _from_lists(fields: Fields, layers: int) -> list[str] | None:
     """A word or a letter a layer."""
     for key in PATTERNS:
         value = fields.raw(key)
+        if isinstance(value, str) and not set(value) & {word for word in WORDS if len(word) == 1}:
+            fields.problem(
+                key, value, "must be a list of words, one a layer", f'write ["{value}", ...], {layers} of them'
+            )
+            return None
         letters = isinstance(value, str)
         value = list(value) if isinstance(value, str) else value
         known = tuple(word for word in WORDS if (len(word) == 1) is letters)

@@ -16,6 +16,31 @@ _EXPERTS_ARE_THE_MLP = {"moe_intermediate_size": ("intermediate_size",)}
 
 aria = Family(title="Aria", spells=_EXPERTS_ARE_THE_MLP, required=(), sparse=True)
 mixtral = Family(title="Mixtral", spells=_EXPERTS_ARE_THE_MLP, fixed={"slides": "all"}, sparse=True)
+
+
+def _grok(fields: Fields) -> Mapping[str, object]:
+    """Grok 2 has a dense MLP beside the experts, as wide as its config's MLPs; Grok 1 experts of that width alone."""
+    factors = "attn_output_multiplier", "embedding_multiplier_scale", "output_multiplier_scale", "max_attn_value"
+    fields.has(*factors, "attn_temperature_len", "global_attn_every_n")  # and every layer attends to all tokens
+    dense = fields.flag("residual_moe", default=False)
+    width = fields.whole("intermediate_size")
+    parts: dict[str, object] = {"shared_expert_intermediate_size": width if dense else 0}
+    if not dense:
+        parts["moe_intermediate_size"] = width
+    if fields.raw("max_attn_value") is not None:
+        parts["attn_logit_softcapping"] = fields.raw("max_attn_value")
+    if fields.raw("sliding_window_size") == -1:
+        parts["sliding_window"] = None
+    return parts
+
+
+grok = Family(
+    title="Grok 1 and 2",
+    source="xai-org/grok-1, model.py, and config.json and weights of xai-org/grok-2 (2025-08)",
+    fixed={"norms": 4, "gated_mlp": True, "expert_width_stated": True},
+    sparse=True,
+    rule=_grok,
+)
 phimoe = Family(
     title="Phi-3.5-MoE",
     spells=_EXPERTS_ARE_THE_MLP,

@@ -76,11 +76,13 @@ def read_kimi_delta(fields: Fields, hidden: int) -> KimiDelta:
         heads, head_dim = inside.whole("num_heads"), inside.whole("head_dim")
     else:
         inside, heads, head_dim = fields, fields.whole("linear_num_heads"), fields.whole("linear_head_dim")
+    inside.has("gate_lower_bound", "kda_layers", "full_attn_layers")  # no weights, and where the layers stand
     return KimiDelta(
         heads=heads,
         head_dim=head_dim,
         conv_kernel=inside.whole("linear_conv_kernel_dim", default=4),
         low_rank=fields.flag("delta_low_rank", default=True),
+        wide_gate=inside.flag("use_full_rank_gate", default=False),
     )
 
 

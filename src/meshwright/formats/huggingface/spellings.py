@@ -53,6 +53,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "expand": ("mamba_expand",),
     "time_step_rank": ("mamba_dt_rank",),
     "linear_conv_kernel_dim": ("short_conv_kernel_size",),
+    "n_group": ("num_expert_group",),
     "moe_latent_size": ("routed_expert_hidden_size",),
     "linear_head_dim": ("linear_attn_head_dim",),
     "lm_head_bias": ("head_bias",),

@@ -40,6 +40,7 @@ TOWERS: dict[str, str] = {
     "internvl_chat": "vision_fixed.internvl",
     "janus": "vision_siglip.janus",
     "kimi_k25": "vision_merged.kimi_k25",
+    "kimi_k3": "vision_merged.kimi_k3",
     "kimi_vl": "vision_merged.kimi_vl",
     "lfm2_vl": "vision_siglip.lfm2_vl",
     "lfm3_vl": "vision_convolved.lfm3_vl",

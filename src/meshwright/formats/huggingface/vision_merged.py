@@ -196,6 +196,41 @@ def kimi_k25(fields: Fields, outer: Fields, text: int) -> Tower:
     return _moonvit(fields, text, keys if fields.has("vt_hidden_size") else {}, 2)
 
 
+def kimi_k3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Kimi K3: RMS norms, no biases, heads of their own width, and a norm behind the projector (arXiv 2607.24653)."""
+    hidden = fields.whole("vt_hidden_size", default=1024)
+    layers = fields.whole("vt_num_hidden_layers", default=27, high=MAX_LAYERS)
+    heads = fields.whole("vt_num_attention_heads", default=12)
+    width, patch = fields.whole("vt_intermediate_size", default=4096), fields.whole("patch_size", default=14)
+    queries = fields.whole("qkv_hidden_size", default=1536)
+    if queries % heads and not fields.bad("qkv_hidden_size", "vt_num_attention_heads"):
+        fields.problem("vt_num_attention_heads", heads, f"must divide qkv_hidden_size = {queries}", "use a divisor")
+    high, wide = fields.whole("init_pos_emb_height", default=64), fields.whole("init_pos_emb_width", default=64)
+    as_text(fields, "text_hidden_size", text)
+    stem = frames_of_patch(fields, patch, hidden, bias=False, default=1)
+    fields.done()
+    merge = 2
+    block = TowerLayer(
+        hidden=hidden,
+        heads=heads,
+        head_dim=queries // heads,
+        width=width,
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        norm="rmsnorm",
+    )
+    merged = hidden * merge**2
+    stream = block.stream(
+        images=Images(patch=patch, merge=merge),
+        stem=stem,
+        projector=two_matrices(merged, merged, text, bias=False, rate=merge**-2.0),
+        # Positions, the final norm, and the norm behind the projector.
+        tables=high * wide * hidden + hidden + text,
+    )
+    return block.tower(layers, stream)
+
+
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
     """Gemma 4: four RMS norms, gated MLPs, positions of both directions, 3 x 3 patches averaged to one token."""
     hidden, layers = (

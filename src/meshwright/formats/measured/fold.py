@@ -281,6 +281,20 @@ def row_schedule(text: str, *, pp: int, vpp: int | None) -> tuple[str, int | Non
     raise Refused(f"schedule {text[:40]!r} is not understood")
 
 
+def more_activations(text: str, pp: int) -> float:
+    """Activations of ZB-2p beyond those of ZB-H2, as which it is read, over these: 1 / (2 p - 1).
+
+    Its search goes up to those of 2 p micro-batches; the handcrafted schedule has 2 p - 1 in flight.
+
+    Args:
+        text: the schedule in the source's words.
+        pp: pipeline degree p.
+
+    Source: Qi et al. 2024 (arXiv 2401.10241), section 4 and table 4.
+    """
+    return 1 / (2 * pp - 1) if text.lower().startswith("zb-2p") else 0.0
+
+
 def flash(text: str) -> bool | None:
     """Whether attention is fused, None where it is not stated."""
     lower = text.lower()
@@ -288,19 +302,6 @@ def flash(text: str) -> bool | None:
         return None
     stored = ("standard", "unfused", "fused softmax", "local", "eager", "math")
     return "flash" in lower or not any(word in lower for word in stored)
-
-
-def local_layers(framework: str, notes: str) -> bool:
-    """Whether a functional test of Megatron-LM runs its own layers, which write scores to memory.
-
-    The names of its tests carry `te` where they run on Transformer Engine: `gpt3_mcore_te_tp2_pp2_...`.
-    """
-    name = re.match(r"(gpt\d?_mcore_\w+)", notes.lower())
-    return (
-        " ci" in framework.lower()
-        and name is not None
-        and not re.search(r"_te(_|$)", name[1].replace("uninstall_te", ""))
-    )
 
 
 GENERATIONS = {"volta": "V100-SXM", "ampere": "A100-SXM", "hopper": "H100-SXM", "blackwell": "B200"}

@@ -183,7 +183,12 @@ def _attention(shape: _Shape, notes: str, *, bias: bool) -> Attention | LatentAt
     kv_rank = _found(r"kv[-_]lora(?:[-_]rank)?[= ](\d+)", notes)
     if kv_rank is None:
         return Attention(
-            heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, qkv_bias=bias, out_bias=bias
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm="qk_layernorm" in notes,
         )
     # Widths of heads that a row does not state are Megatron-Core's defaults for latent attention.
     return LatentAttention(

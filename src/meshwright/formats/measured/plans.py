@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshwright.formats.measured import fold
+from meshwright.formats.measured import fold, functional_tests
 from meshwright.formats.measured.habits import FSDP2, Habits
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.model import ModelSpec
@@ -52,6 +52,9 @@ class PlanReader:
         tp, pp, cp = (self.degree(name, sharded=sharding in ("fsdp", "hsdp", "z3")) for name in ("tp", "pp", "cp"))
         dp = record.whole("dp") or max(1, devices // (tp * pp * cp))
         ep = record.whole("ep") or 1
+        instances = functional_tests.optimizer_instances(record.text("framework"), record.text("notes"))
+        if sharding == "z1" and instances > 1:
+            sharding, group = "z1in", dp * cp // instances
         if sharding == "hsdp" and group >= dp * cp:
             sharding, group = "fsdp", 0
         if sharding == "hsdp":

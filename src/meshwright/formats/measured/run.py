@@ -10,14 +10,14 @@ from functools import lru_cache
 
 from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Assumption, GroupLinks, node_group
-from meshwright.formats.measured import fold
+from meshwright.formats.measured import fold, functional_tests
 from meshwright.formats.measured.habits import FSDP2, habits
 from meshwright.formats.measured.model import ModelLookup, read_model, without_dropout
 from meshwright.formats.measured.plans import PlanReader, PossiblePlan
 from meshwright.formats.measured.recipes import launched_by, with_recipe
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
-from meshwright.specs.device import DeviceSpec
+from meshwright.specs.device import BLAS_THREADS, BLAS_WORKSPACE_BYTES, DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import ExpertOverlap
@@ -64,6 +64,10 @@ class MeasuredRun:
     """Whether a memory figure is of the last stage instead of the fullest."""
     head_bytes: float = 0.0
     """What options of the head and its loss, which no plan states, hold on a device of the last stage."""
+    workspace_bytes: float = 0.0
+    """Scratch memory of matrix libraries beyond what the framework gives them by itself."""
+    more_activations: float = 0.0
+    """Activations that a searched schedule keeps beyond those of the schedule it is read as, over these."""
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -160,6 +164,8 @@ class _RowReader:
             memory_kind=self.memory_kind(),
             last_stage="last rank" in record.all_text("mem_counted"),
             head_bytes=self.head_bytes(plans[0].row, model, seq_len),
+            workspace_bytes=self.workspace_bytes(cluster.groups[0].device),
+            more_activations=fold.more_activations(record.text("schedule"), plans[0].row.pp),
             assumptions=tuple(self.assumptions),
         )
 
@@ -211,7 +217,7 @@ class _RowReader:
             software = launched_by(self.notes)
         software = self.dated(software)
         flash = fold.flash(record.text("attention"))
-        if flash and fold.local_layers(record.text("framework"), record.text("notes")):
+        if flash and functional_tests.local_layers(record.text("framework"), record.text("notes")):
             flash = False
             self.assume("attention", "scores in memory: the test is not named after Transformer Engine")
         if flash is None:
@@ -276,6 +282,11 @@ class _RowReader:
         held = 4.0 * ("cross_entropy_loss_fusion" in self.notes)
         held += 2.0 * DEFERRED * ("defer_embedding_wgrad_compute" in self.notes)
         return logits * held
+
+    def workspace_bytes(self, device: DeviceSpec) -> float:
+        """What tests that pin cuBLAS' scratch memory at 32 MiB hold beyond the device's usual."""
+        pinned = functional_tests.pinned_workspaces(self.record.text("framework"), self.record.text("notes"))
+        return BLAS_THREADS * (BLAS_WORKSPACE_BYTES - device.efficiency.blas_workspace_bytes) * pinned
 
     def memory_kind(self) -> str:
         """What the row's memory figure counts; a framework's own total is the whole device's."""

@@ -5,6 +5,8 @@ Source: deepspeedai/Megatron-DeepSpeed, megatron/arguments.py and megatron/model
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
 
@@ -14,6 +16,8 @@ PADDED = "--pad-vocab-size-to"
 PARTITION = "--pp-partition-method"
 _PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True, "type:embedding|transformer": True}
 """How bigscience's fork cuts stages: by layers alone, or with the embedding at both ends as one more each."""
+KIND = "--mlp-type"
+"""Standard layers of experts, or residual ones."""
 EVERY = 2
 """Layers of which one has experts, where --expert-interval does not say it."""
 
@@ -64,7 +68,33 @@ def as_megatron(values: Values) -> list[str]:
     elif experts:
         _experts(values, take)
         notes.append(f"one layer of {_interval(values)} has experts: --expert-interval")
+        if _beside(values):
+            values.asked.add(KIND)
+            notes.append(f"layers of experts have an MLP of their own beside them: {KIND} residual")
     return notes
+
+
+def pyramid(values: Values) -> dict[str, Any]:
+    """What the fork says of experts beyond one number of them: a number for each layer that has some, an MLP beside.
+
+    Args:
+        values: options of a script that starts DeepSpeed.
+
+    Source: Rajbhandari et al. 2022 (DeepSpeed-MoE, arXiv 2201.05596), section 4.1; deepspeed/moe/layer.py of 0.19.8.
+    """
+    counts = [int(text) for text in values.given.get("--num-experts", ()) if text.isdecimal()]
+    found: dict[str, Any] = {"residual": True} if _beside(values) else {}
+    whole = len(counts) == _sparse(values) and all(counts)  # what is wrong is said by `wrong_of`
+    return found | ({"experts": counts} if whole and len({*counts}) > 1 else {})
+
+
+def _sparse(values: Values) -> int:
+    """Layers that have experts."""
+    return values.whole("--num-layers") // _interval(values)
+
+
+def _beside(values: Values) -> bool:
+    return [text.lower() for text in values.foreign.get(KIND, ())] == ["residual"]
 
 
 _POSITIONS = {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"}
@@ -86,12 +116,12 @@ def wrong_of(values: Values) -> list[Problem]:
     if next(iter(values.given.get("--position-embedding-type", ())), "") in _POSITIONS:
         right.add("--position-embedding-type")
     found = [problem for problem in values.problems if problem.field not in right]
-    experts = values.given.get("--num-experts", ())
-    if len(set(experts)) > 1:
-        why, fix = "layers have different numbers of experts, which no row says", "give one number"
-        found.append(
-            Problem(what=f"--num-experts is {' '.join(experts)}"[:120], why=why, fix=fix, field="--num-experts")
-        )
+    experts, layers, sparse = values.given.get("--num-experts", ()), values.whole("--num-layers"), _sparse(values)
+    wrong = [text for text in experts if not (text.isdecimal() and int(text))]
+    if len(experts) > 1 and (wrong or (layers and len(experts) != sparse)):
+        why = f"one number from 1 for each of the {sparse} layers that have experts, or one for all"
+        what, fix = f"--num-experts is {' '.join(experts)}"[:120], f"give {sparse} numbers, or one"
+        found.append(Problem(what=what, why=why, fix=fix, field="--num-experts"))
 
     for flag, (why, plain) in _REFUSED.items():
         said = values.foreign.get(flag)
@@ -104,7 +134,7 @@ def wrong_of(values: Values) -> list[Problem]:
 
 
 _REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "--mlp-type": ("a layer of experts has a dense MLP beside them", ("standard",)),
+    KIND: ("a layer of experts is standard, or residual with an MLP beside them", ("standard", "residual")),
     "--random-ltd": ("layers leave out tokens, fewer of them as it trains", ()),
     "--moe-train-capacity-factor": ("experts compute up to a capacity beyond their tokens", ("1", "1.0")),
     "--remote-device": ("weights are kept elsewhere than on the device", ("none",)),

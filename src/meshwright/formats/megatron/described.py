@@ -62,7 +62,7 @@ def _layer(facts: Mapping[str, Any], index: int) -> LayerSpec:
     experts = "experts" in facts and facts["moe_layers"][index]
     return LayerSpec(
         attention=_latent(facts) if "kv_rank" in facts else _attention(facts, index, qkv_bias=qkv, out_bias=out),
-        mlp=_experts(facts, bias=linear)
+        mlp=_experts(facts, index, bias=linear)
         if experts
         else DenseMlp(ffn_hidden=facts["ffn_hidden"], gated=facts["gated"], bias=linear),
         norm=facts["norm"],
@@ -86,16 +86,18 @@ def _latent(facts: Mapping[str, Any]) -> LatentAttention:
     return LatentAttention(**{name: facts[name] for name in names})
 
 
-def _experts(facts: Mapping[str, Any], *, bias: bool) -> MoeMlp:
-    groups, chosen = facts["router_groups"]
+def _experts(facts: Mapping[str, Any], index: int, *, bias: bool) -> MoeMlp:
+    (groups, chosen), experts = facts["router_groups"], facts["experts"]
     return MoeMlp(
-        experts=facts["experts"],
+        experts=experts if isinstance(experts, int) else experts[sum(facts["moe_layers"][:index])],
         top_k=facts["top_k"],
         ffn_hidden=facts["expert_ffn_hidden"],
         gated=facts["gated"],
         shared_ffn_hidden=facts["shared_ffn_hidden"],
         shared_gate=facts["shared_gate"],
+        residual=facts.get("residual", False),
         bias=bias,
+        router_bias=bias,
         groups=groups,
         groups_per_token=chosen,
     )

@@ -63,7 +63,9 @@ def as_megatron(values: Values) -> list[str]:
     stages = [whole_number(part.strip()) or 0 for part in values.text(_STAGES).split(",")]
     if sum(stages) == layers and len(stages) == values.whole("--pipeline-model-parallel-size", 1):
         given["--pipeline-model-parallel-layout"] = (write_layout(stages, values.whole("--mtp-num-layers")),)
-    if values.whole("--context-parallel-size", 1) > 1 and "--cp-comm-type" not in given:
+    if values.whole("--context-parallel-size", 1) == 1 and _MASKS[1] in values.foreign:
+        notes.append(f"{_MASKS[1]} has no effect without context parallelism")
+    elif values.whole("--context-parallel-size", 1) > 1 and "--cp-comm-type" not in given:
         notes.append(
             "context parallelism is the ring, MindSpeed's default since 2025; until then it was Ulysses, which --set "
             "cp-comm-type=a2a prices"

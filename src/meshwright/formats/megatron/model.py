@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.settings import settings_facts, settings_flags
+from meshwright.formats.megatron.settings import OWN_CONFIG, settings_facts, settings_flags
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.layers.latent_attention import LatentAttention
@@ -16,13 +17,37 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 if TYPE_CHECKING:
     from meshwright.formats.megatron.options import Flags
 
+# Fields of parts that options say, or that have a refusal of their own; what any other holds must be its default.
+_SAID: dict[type, tuple[str, ...]] = {
+    Attention: (
+        *("kind", "heads", "kv_heads", "head_dim", "window", "causal", "qkv_bias", "out_bias", "qk_norm", "gate"),
+        *("sinks", "qk_scales"),
+    ),
+    LatentAttention: ("kind", "heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim", "causal"),
+    DenseMlp: ("kind", "ffn_hidden", "gated", "bias"),
+    MoeMlp: (
+        *("kind", "experts", "top_k", "ffn_hidden", "gated", "shared_ffn_hidden", "shared_gate", "router_bias", "bias"),
+        *("groups", "groups_per_token"),
+    ),
+    LayerSpec: ("attention", "mlp", "norm", "norms", "parallel_block", "dropout", "residuals", "block_layers", "wide"),
+}
+_UNSAID = {
+    "indexer": "queries attend to all keys, or to a window of them",
+    "null_experts": "every expert computes",
+    "latent": "experts work in the width of the stream",
+    "latent_norms": "latents have norms",
+    "residual_blocks": "a part adds to its input, and sees no earlier blocks of layers",
+    "relu": "MLPs without a gate have GELU or squared ReLU",
+}
+"""What options make of a part instead, where there is more to say than that no option says it."""
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this times the tensor ranks, unless `--make-vocab-size-divisible-by` says
 another."""
 
 
 def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
-    return Problem(what=f"model: {name} is {value!r}", why=why, fix=fix, field=f"model.{name}")
+    shown = value if value == "given" else repr(value)
+    return Problem(what=f"model: {name} is {shown}", why=why, fix=fix, field=f"model.{name}")
 
 
 def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
@@ -100,8 +125,7 @@ def _mlp(layer: LayerSpec) -> DenseMlp | MoeMlp:
 def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
     """Parts of the shape that no option says."""
     yield from _unlike_layers(model)
-    for kind in model.kinds():
-        yield from _inexpressible_layer(kind)
+    yield from dict.fromkeys(problem for kind in model.kinds() for problem in _inexpressible_layer(kind))
     if model.mtp_layer is not None:
         yield _refusal("mtp_layer", model.mtp_layer.attention.kind, "prediction modules are like the last layer")
     if sum(layer.wide for layer in model.layers()) != sum(_wide_ends(model)):
@@ -144,8 +168,27 @@ def _inexpressible_layer(kind: LayerSpec) -> Iterator[Problem]:
         yield _refusal("causal", False, "the GPT model attends to earlier tokens only")
     if isinstance(kind.mlp, MoeMlp) and _mlp(kind).bias and kind.mlp.shared_ffn_hidden:
         yield _refusal("bias", True, "shared experts have no biases")
+    if isinstance(kind.mlp, MoeMlp) and kind.mlp.router_bias != kind.mlp.bias:
+        yield _refusal(
+            "router_bias", kind.mlp.router_bias, "a router has a bias where the experts have, and only there"
+        )
+    mixer = _mixer(kind)
+    if isinstance(mixer, Attention) and mixer.qk_norm and mixer.qk_scales != "head":
+        yield _refusal("qk_scales", mixer.qk_scales, "queries and keys are normed head by head", OWN_CONFIG)
+    # What is trained of a layer has refusals of its own.
+    for part, shape in ((kind, LayerSpec), (mixer, type(mixer)), (kind.mlp, type(kind.mlp))):
+        yield from _unsaid(part, shape)
     if _biases(kind) not in ((False,) * 3, (True, False, False), (True,) * 3):
         yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
+
+
+def _unsaid(part: object, shape: type) -> Iterator[Problem]:
+    """Fields of a part's shape that hold something else than their default, and that no option says."""
+    for field in fields(shape):
+        value = getattr(part, field.name)
+        if field.name not in _SAID[shape] and field.default is not MISSING and value != field.default:
+            shown = "given" if is_dataclass(value) else value
+            yield _refusal(field.name, shown, _UNSAID.get(field.name, "no option says it"), OWN_CONFIG)
 
 
 def _without_window(attention: Attention | LatentAttention) -> object:
@@ -188,8 +231,6 @@ def _mlp_flags(model: ModelSpec) -> Flags:
         flags.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn_hidden)))
     if moe.shared_gate:
         flags.append(("--moe-shared-expert-gate", ""))
-    if moe.router_bias and not moe.bias:
-        flags.append(("--moe-router-enable-expert-bias", ""))
     return flags
 
 
@@ -270,8 +311,10 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
     if dense or moe:
         facts["ffn_hidden"] = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
     if moe:
+        counts = [each.mlp.experts for each in model.layers() if isinstance(each.mlp, MoeMlp)]
         facts |= {
-            "experts": moe.experts,
+            "experts": counts if len({*counts}) > 1 else moe.experts,
+            "residual": moe.residual,
             "top_k": moe.top_k,
             "expert_ffn_hidden": moe.ffn_hidden,
             "shared_ffn_hidden": moe.shared_ffn_hidden,

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats.megatron.deepspeed import pyramid
 from meshwright.formats.megatron.options import Values
 from meshwright.formats.megatron.settings import read_constants
 from meshwright.specs.model import MOST_LAYERS
@@ -73,8 +74,11 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
             "shared_ffn_hidden": values.whole("--moe-shared-expert-intermediate-size"),
             "router_groups": (values.whole("--moe-router-num-groups"), values.whole("--moe-router-group-topk")),
             "shared_gate": values.has("--moe-shared-expert-gate"),
+            "residual": False,
             "moe_layers": _layer_pattern(values, "--moe-layer-freq", layers, problems) or [True] * layers,
-        }
+        } | (pyramid(values) if values.has("--deepspeed") else {})
+        if facts.get("residual"):
+            facts["shared_ffn_hidden"] = facts["expert_ffn_hidden"]
         if all(facts["moe_layers"]):
             facts["ffn_hidden"] = facts["expert_ffn_hidden"]  # no layer has the width that is stated
     if values.has("--multi-latent-attention"):

@@ -30,7 +30,7 @@ _USUAL = (
 
 def optimizer_flags(kind: Optimizer) -> list[tuple[str, str]] | None:
     """Options for an optimizer, None where no option asks for it or for its settings."""
-    if isinstance(kind, Muon) and kind != Muon():
+    if isinstance(kind, Muon) and kind != Muon() and not kind.layerwise:
         return [*OPTIMIZERS["muon"], (STEPS, str(kind.steps))]
     return list(OPTIMIZERS[kind.name]) if kind.name in OPTIMIZERS and kind == type(kind)() else None
 

@@ -156,61 +156,63 @@ class _Reader:
         self.of_deepspeed = any(one.text == "--deepspeed" for one in words)
 
     def run(self) -> None:
-        options = known_options()
         while self.at < len(self.words):
             here = self.words[self.at]
             self.at += 1
-            if here.unknown is not None and not here.text.startswith("--"):
-                self.stray(here, here.unknown)
-                continue
-            flag, equals, attached = here.text.partition("=")
-            if here.unknown is not None and not equals:
-                # Its name itself is not known, as in `--${DTYPE}`.
-                self.strays.append((here.place or here.unknown.place, here.unknown))
-                continue
-            if not flag.startswith("--") or len(flag) == 2:
-                self.beyond(here)
-                continue
-            if flag in EARLIER:
-                self.earlier(flag, attached if equals else None, here)
-                continue
-            option = options.get(flag)
-            if option is None:
-                values = self.values(len(self.words))
-                self.foreign[flag] = (attached,) if equals else tuple(value.text for value in values)
-                if (place := (values[0] if values else here).place) is not None:
-                    self.places[flag] = place
-                self.unknown.append(_unknown(flag))
-                continue
-            found = [attached] if equals else []
-            held = here if equals else None
-            if not equals:
-                most = _count_of(option, len(self.words))
-                several = self.of_deepspeed and flag == "--num-experts"  # one for each layer that has them
-                for value in self.values(len(self.words) if several else most):
-                    found.append(value.text)
-                    held = value
-                    if value.unknown is not None:
-                        self.hidden[option.flags[0]] = value.unknown
-            elif here.unknown is not None:
-                self.hidden[option.flags[0]] = here.unknown
-            name = self.last = option.flags[0]
-            where = (held or here).place
-            if where is not None:
-                self.places[name] = where
-            if name in self.hidden and any(value.unknown for value in (held, here) if value is not None):
-                self.given.pop(name, None)
-                continue
-            self.hidden.pop(name, None)
+            self.word(here)
+
+    def word(self, here: Word) -> None:
+        """An option with its values, or a word where an option is expected."""
+        flag, equals, attached = here.text.partition("=")
+        if here.unknown is not None and not flag.startswith("--"):
+            self.stray(here, here.unknown)
+        elif here.unknown is not None and not equals:
+            # Its name itself is not known, as in `--${DTYPE}`.
+            self.strays.append((here.place or here.unknown.place, here.unknown))
+        elif not flag.startswith("--") or len(flag) == 2:
+            self.beyond(here)
+        elif flag in EARLIER:
+            self.earlier(flag, attached if equals else None, here)
+        elif (option := known_options().get(flag)) is None:
+            self.of_others(flag, attached if equals else None, here)
+        else:
+            self.known(flag, option, attached if equals else None, here)
+
+    def of_others(self, flag: str, attached: str | None, here: Word) -> None:
+        """An option that Megatron-LM does not know."""
+        values = self.values(len(self.words))
+        self.foreign[flag] = tuple(value.text for value in values) if attached is None else (attached,)
+        if (place := (values[0] if values else here).place) is not None:
+            self.places[flag] = place
+        self.unknown.append(_unknown(flag))
+
+    def known(self, flag: str, option: Option, attached: str | None, here: Word) -> None:
+        """An option of Megatron-LM with its values, unless they are not known."""
+        name = self.last = option.flags[0]
+        words = [here] if attached is not None else self.values(self.most(option))
+        found = [word.text for word in words] if attached is None else [attached]
+        last = words[-1] if words else here
+        if last.place is not None:
+            self.places[name] = last.place
+        if last.unknown is not None:
+            self.hidden[name] = last.unknown
+            self.given.pop(name, None)
+            return
+        self.hidden.pop(name, None)
+        if self.of_deepspeed:
             # Megatron-DeepSpeed writes its choices in lower case.
             cased = {choice.lower(): choice for choice in option.choices}
-            found = [cased.get(value, value) for value in found] if self.of_deepspeed else found
-            said = _OF_OTHERS.get((name, "".join(found)))
-            if said is not None and not self.of_deepspeed:
-                self.notes.append(f"{name} {found[0]} is {said[0]} {said[1]}")
-                found = [said[0]]
-            self.problems += _value_problems(flag, option, found)
-            self.given[name] = self.held = tuple(found)
+            found = [cased.get(value, value) for value in found]
+        elif (said := _OF_OTHERS.get((name, "".join(found)))) is not None:
+            self.notes.append(f"{name} {found[0]} is {said[0]} {said[1]}")
+            found = [said[0]]
+        self.problems += _value_problems(flag, option, found)
+        self.given[name] = self.held = tuple(found)
+
+    def most(self, option: Option) -> int:
+        """The most values that an option takes here."""
+        several = self.of_deepspeed and option.flags[0] == "--num-experts"  # one for each layer that has them
+        return len(self.words) if several else _count_of(option, len(self.words))
 
     def beyond(self, here: Word) -> None:
         """Words behind all that the last option takes: the rest of a value that is not quoted, or nobody's."""

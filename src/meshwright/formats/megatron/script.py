@@ -10,7 +10,7 @@ from itertools import pairwise
 from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
-from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes
+from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, without_program
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import known_text, unknown_of
 from meshwright.units import whole_number
@@ -33,6 +33,7 @@ _OTHER_MODELS = {
 """What entry points other than a decoder's train, by a part of their name."""
 _NO_TRAINING = (
     "preprocess",
+    "logit_checker",
     "profiler",
     "convert",
     "inference",
@@ -261,6 +262,7 @@ _PROGRAMS = {
     "oumi": "Oumi",
     "primus-cli": "Primus",
     "primus": "Primus",
+    "nemo": "NeMo 2",
 }
 """Programs that train and whose options are not read, by their command."""
 
@@ -273,6 +275,14 @@ def _of_another(script: Script) -> str:
             if name in _PROGRAMS:
                 return f"it starts {name} of {_PROGRAMS[name]} ({command.place}), whose options are not read"
     return ""
+
+
+def _of_no_python(script: Script) -> Iterator[str]:
+    """Says of programs that take a trainer's options and are no Python file, what is not known of them."""
+    for command in script.commands:
+        if command.words and any(word.text.startswith("--per_device_train_batch_size") for word in command.words):
+            name = command.words[0].text.rpartition("/")[2]
+            yield f"it starts {name} ({command.place}), a program of its own whose options are not known"
 
 
 def _program_asked(script: Script) -> Iterator[Problem]:
@@ -289,6 +299,8 @@ def _open_options(started: Sequence[Launch]) -> Iterator[str]:
     """Says of programs that train, those with a launcher if there are any, what nobody can know of their words."""
     training = [launch for launch in started if trains(launch)]
     for launch in [one for one in training if one.distributed] or training:
+        around = [after.unknown for before, after in pairwise(launch.launcher) if before.text == "--config_file"]
+        around += [word.unknown for word in launch.launcher if word.text == "--config_file="]
         before = ["", *(word.text for word in launch.words)]
         # A single word behind an option is its value, whichever it is; by itself it may name what says the plan.
         opened = [
@@ -296,10 +308,13 @@ def _open_options(started: Sequence[Launch]) -> Iterator[str]:
             for last, word in zip(before, launch.words, strict=False)
             if word.unknown is not None and not word.text and not (word.unknown.single and last.startswith("--"))
         ]
-        unknown = next(iter(opened), None)
+        unknown = next((one for one in (*around, *opened) if one is not None), None)
         if unknown is not None:
-            name = launch.program.rpartition("/")[2]
+            name = "its launcher" if unknown in around else launch.program.rpartition("/")[2]
             yield f"what {name} is started with is not known: {unknown.why} ({unknown.place})"
+
+
+_ITS_CONFIGURATION = "check the configuration that it reads, or price its plan: check MODEL --plan PLAN"
 
 
 def _options_alone(script: Script) -> ChosenCommand:
@@ -318,29 +333,47 @@ def _options_alone(script: Script) -> ChosenCommand:
         return ChosenCommand(questions=tuple(questions_for([opened])))
     if started and not any(map(trains, started)):
         return ChosenCommand(problems=(no_training(started[-1]),))
-    why = "a launch script names them after a .py file"
-    fix = "name the script that starts pretrain_gpt.py"
-    if started:
-        names = dict.fromkeys(launch.program.rpartition("/")[2] for launch in started)
-        shown = ", ".join(list(names)[:3])
-        why = f"it starts {shown} without options of Megatron-LM"
-        if not any(_stem(launch.program).startswith("pretrain") for launch in started):
-            why = f"it starts {shown}, whose own options or files say the plan and are not read"
-            fix = "check the configuration that it reads, or price its plan: check MODEL --plan PLAN"
-        flags = [one.text.partition("=")[0] for launch in started for one in launch.words]
-        plain = [f"--{flag[2:].replace('_', '-')}" for flag in flags if flag[:2] == "--" and "_" in flag]
-        if sum(any(one in flag for one in _ESSENTIAL) for flag in plain if flag in known_options()) > 1:
-            why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
-            fix = "check the arguments that the run prints when it starts: --from args"
-        if unknown := next(_open_options(started), ""):
-            why, fix = unknown, "set it with --env NAME=VALUE or --arg, or check the file that it names"
-        if torn := next(script.torn_options(), ""):
-            why, fix = torn, "end the line before with \\"
-    if other := _of_another(script):
-        why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
-    if script.missing:
-        path, place = script.missing[0]
-        why = f"it calls {path[-80:]} at {place}, which is not here"
-        fix = "put that file beside the script"
+    why, fix = _why_without_options(script, started)
     problem = Problem(what="there are no options", why=why, fix=fix, field="options")
     return ChosenCommand(problems=((not script.missing and script.stopped()) or problem,))
+
+
+def _why_without_options(script: Script, started: Sequence[Launch]) -> tuple[str, str]:
+    """Why a script has no options of Megatron-LM, and what to do."""
+    if script.missing:
+        path, place = script.missing[0]
+        handed = (
+            '; where it only runs the program that it is handed, it is: exec "$@"' if path in script.wrappers else ""
+        )
+        return f"it calls {path[-80:]} at {place}, which is not here", f"put that file beside the script{handed}"
+    if other := _of_another(script):
+        return other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
+    return _why_started(script, started) if started else _why_nothing_started(script)
+
+
+def _why_nothing_started(script: Script) -> tuple[str, str]:
+    if other := next(_of_no_python(script), ""):
+        return other, _ITS_CONFIGURATION
+    if without := without_program(script.commands):
+        unknowns = [word.unknown for word in without[-1].words if word.unknown is not None and not word.text]
+        said = f"is not known: {unknowns[0].why}" if unknowns else "is no Python file"
+        name = without[-1].words[0].text.rpartition("/")[2]
+        return f"what {name} starts {said} ({without[-1].place})", _ITS_CONFIGURATION
+    return "a launch script names them after a .py file", "name the script that starts pretrain_gpt.py"
+
+
+def _why_started(script: Script, started: Sequence[Launch]) -> tuple[str, str]:
+    if torn := next(script.torn_options(), ""):
+        return torn, "end the line before with \\"
+    if unknown := next(_open_options(started), ""):
+        return unknown, "set it with --env NAME=VALUE or --arg, or check the file that it names"
+    names = dict.fromkeys(launch.program.rpartition("/")[2] for launch in started)
+    shown = ", ".join(list(names)[:3])
+    flags = [one.text.partition("=")[0] for launch in started for one in launch.words]
+    plain = [f"--{flag[2:].replace('_', '-')}" for flag in flags if flag[:2] == "--" and "_" in flag]
+    if sum(any(one in flag for one in _ESSENTIAL) for flag in plain if flag in known_options()) > 1:
+        why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
+        return why, "check the arguments that the run prints when it starts: --from args"
+    if not any(_stem(launch.program).startswith("pretrain") for launch in started):
+        return f"it starts {shown}, whose own options or files say the plan and are not read", _ITS_CONFIGURATION
+    return f"it starts {shown} without options of Megatron-LM", "name the script that starts pretrain_gpt.py"

@@ -21,6 +21,8 @@ _UNQUOTED = re.compile(r"[^\w .,:/+()@=-]+", re.ASCII)
 # What a shell would take for more than text between double quotes: names of models are foreign text.
 ASKED = "${"
 """A value that starts so is a variable that the script asks for."""
+OWN_CONFIG = "use a target that loads the model's own config.json: --target automodel"
+"""The remedy where no option says a part or a constant of a model."""
 _GATED = {"silu": "--swiglu", "swish": "--swiglu"}
 _PLAIN = {"relu2": "--squared-relu", "gelu": "", "gelu_new": "", "gelu_fast": "", "gelu_pytorch_tanh": ""}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192.0}
@@ -31,8 +33,7 @@ Source: megatron/core/models/common/embeddings/rotary_pos_embedding.py of Megatr
 
 
 def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
-    fix = fix or "use a target that loads the model's own config.json: --target automodel"
-    return Problem(what=f"model: {name} is {value}", why=why, fix=fix, field=f"model.settings.{name}")
+    return Problem(what=f"model: {name} is {value}", why=why, fix=fix or OWN_CONFIG, field=f"model.settings.{name}")
 
 
 def settings_flags(model: ModelSpec, *, gated: bool) -> tuple[Flags, list[Problem]]:

@@ -74,6 +74,9 @@ def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Prob
         return
     if tensor.degree == 1:
         return
+    if tensor.overlap == "halves":
+        why = "tensor collectives run beside a GEMM, not beside another half of the micro-batch"
+        yield strategy_refusal("tensor.overlap", "halves", why, "use tpov, or leave it out")
     if tensor.overlap == "none":
         yield strategy_refusal("tensor.overlap", "none", "backward collectives always run beside a GEMM", "use bulk")
     if tensor.overlap == "ring" and not tensor.sequence_parallel:
@@ -182,6 +185,7 @@ _AS_THEY_ARE: tuple[tuple[str, str, str], ...] = (
     ("gather_dtype", "weights cross the network as they are kept", ""),
     ("reduce_dtype", "gradients cross as the precision says", "say it there"),
     ("passing", "weights are gathered and gradients scattered by collectives", "use collective"),
+    ("prefetch", "weights are gathered as it says itself", "leave it out"),
     ("secondary_shard", "there is no second copy of the weights", "use hsdp"),
 )
 """Fields of data parallelism that it knows one value of, why, and what to do about another."""

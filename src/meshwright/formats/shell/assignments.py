@@ -86,6 +86,7 @@ def _asked_by(name: str, value: Value) -> Value:
 
 def _assign_array(expander: Expander, name: str, start: int, end: int, *, append: bool, keyed: bool) -> None:
     text, shell = expander.source.text, expander.shell
+    name = shell.meant(name)
     held = shell.variables.get(name)
     if keyed and (held is None or not held.keyed):
         shell.variables[name] = Variable(array=True, keyed=True)
@@ -124,11 +125,18 @@ def declare(expander: Expander, node: Node, shell: Shell) -> None:
             target = child.child_by_field_name("name")
             name = source.text[target.start_byte : target.end_byte].partition("[")[0] if target is not None else ""
             _localise(name, kind, flags, shell)
+            if "n" in flags and kind != "export":
+                shell.variables.pop(name, None)
+                assign(expander, child, shell)
+                _refer(name, shell)
+                continue
             assign(expander, child, shell, flags=flags)
             _export(name, kind, flags, shell)
         elif text.startswith("-") and child.is_named:
             flags += text[1:]
-        elif child.type == "variable_name":
+        elif "f" in flags and child.is_named:
+            shell.handed_on |= {text}
+        elif child.type == "variable_name" and NAME.fullmatch(text):
             _localise(text, kind, flags, shell)
             if "A" in flags or "a" in flags:
                 shell.variables.setdefault(text, Variable(array=True, keyed="A" in flags))
@@ -143,6 +151,39 @@ def declare(expander: Expander, node: Node, shell: Shell) -> None:
                 if equals and NAME.fullmatch(name):
                     shell.assign(name, behind_equals(word))
                 _export(name, kind, flags, shell)
+
+
+def unset(expander: Expander, words: list[str], shell: Shell) -> None:
+    """`unset NAME`, `unset NAME[key]` and `unset -f NAME`."""
+    flags = "".join(word[1:] for word in words if word.startswith("-"))
+    for word in (word for word in words if not word.startswith("-")):
+        name, bracket, index = word.removesuffix("]").partition("[")
+        if "f" in flags:
+            shell.functions.pop(name, None)
+            continue
+        name = name if "n" in flags else shell.meant(name)
+        held = shell.variables.get(name)
+        if bracket and index not in ("@", "*"):
+            if held is None:
+                continue
+            key = index.strip("'\"")
+            if not held.keyed:
+                inner = expander.of(Source(index, [0], [expander.source.place(0)]))
+                key = known_text(inner.arithmetic(0, len(index), expander.source.place(0)))
+                key = str(max(map(int, held.entries)) + 1 + int(key)) if key.startswith("-") and held.entries else key
+            entries = {at: value for at, value in held.entries.items() if at != key}
+            shell.variables[name] = replace(held, entries=entries)
+            continue
+        if name in shell.given:
+            shell.given = {key: value for key, value in shell.given.items() if key != name}
+        shell.variables[name] = Variable()
+
+
+def _refer(name: str, shell: Shell) -> None:
+    """Make a variable another name of the one that its value names; of one nobody knows, nothing is known."""
+    value = shell.variables[name].scalar
+    if unknown_of(value) is None and NAME.fullmatch(known_text(value)) and shell.meant(known_text(value)) != name:
+        shell.variables[name] = Variable(refers=shell.meant(known_text(value)))
 
 
 def _localise(name: str, kind: str, flags: str, shell: Shell) -> None:

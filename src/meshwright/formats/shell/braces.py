@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from meshwright.formats.shell.closing import BLANKS, closing, closing_brace, closing_quote
 from meshwright.formats.shell.state import MAX_FIELDS, TooMuch
 
-_SEQUENCE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?|([A-Za-z])\.\.([A-Za-z])")
+_SEQUENCE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d{1,3}))?")
 
 
 def braces(text: str) -> Iterator[str]:
@@ -55,10 +55,15 @@ def _brace_ways(text: str, at: int) -> tuple[list[str], int] | None:
 
 
 def _sequence(match: re.Match[str]) -> list[str]:
-    if match[4]:
-        first, last = ord(match[4]), ord(match[5])
-        return [chr(code) for code in range(first, last + (1 if last >= first else -1), 1 if last >= first else -1)]
-    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
+    letters = bool(match[4])
+    first, last = (ord(match[4]), ord(match[5])) if letters else (int(match[1]), int(match[2]))
+    step = abs(int(match[6 if letters else 3] or 1)) or 1
     if abs(last - first) // step > MAX_FIELDS:
         raise TooMuch("a sequence is too long")
-    return [str(n) for n in range(first, last + (1 if last >= first else -1), step if last >= first else -step)]
+    numbers = range(first, last + (1 if last >= first else -1), step if last >= first else -step)
+    if letters:
+        return [chr(code) for code in numbers]
+    # Where an end begins with a zero, all are as wide as the wider one.
+    padded = any(re.match(r"-?0\d", end) for end in (match[1], match[2]))
+    width = max(len(match[1]), len(match[2])) if padded else 0
+    return [f"{number:0{width}d}" if width else str(number) for number in numbers]

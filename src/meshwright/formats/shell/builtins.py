@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from meshwright.formats.shell import conditions, filters, reading
+from meshwright.formats.shell import conditions, filters, reading, streams
 from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
@@ -95,6 +95,7 @@ def _printf(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
     rest, target = words[1:], ""
     if rest and known_text(rest[0]) == "-v" and len(rest) > 1:
         target, rest = known_text(rest[1]), rest[2:]
+    rest = rest[1:] if rest and known_text(rest[0]) == "--" else rest
     unknown = next((unknown_of(word) for word in rest if unknown_of(word) is not None), None)
     value: Value
     if unknown is not None:
@@ -109,17 +110,20 @@ def _printf(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
         _say(shell, value)
 
 
+_FILE_BEHIND = {"cat": 0, "sed": 1, "grep": 1, "awk": 1, "head": 0, "tail": 0, "cut": 0, "sort": 0, "uniq": 0, "tac": 0}
+"""Programs that read the file behind their words, and how many words that are no options come before it."""
+
+
 def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """Programs whose output is a function of their words and what they read."""
     unknown = next((unknown_of(word) for word in words if unknown_of(word) is not None), None)
     name = known_text(words[0])
     given = shell.stdin
-    if name == "cat" and len(words) > 1 and known_text(words[1]) != "-":
-        given = evaluator.record.files.get(known_text(words[1]).rpartition("/")[2])
-    if name == "sed" and len(words) > 2 and given is None and unknown_of(words[-1]) is None:
-        source = evaluator.file(words[-1], place, shell)
-        given = None if source is None else literal(source.text, place)
-        words = words if given is None else words[:-1]
+    operands = [word for word in words[1:] if not known_text(word).startswith("-") or unknown_of(word) is not None]
+    if name in _FILE_BEHIND and len(operands) > _FILE_BEHIND[name] and known_text(words[-1]) != "-":
+        read = streams.held_in(evaluator, words[-1], place, shell)
+        given = read if read is not None or name == "cat" else given
+        words = words if read is None else words[:-1]
     if name == "cat" and given is not None:
         _say(shell, given)
         return
@@ -143,13 +147,42 @@ def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: 
         return
     if name in _PROBES:
         shell.status = bool(text)
+    if name == "tee":
+        appends = any(known_text(word) in ("-a", "--append") for word in words)
+        for word in operands:
+            streams.write_stream(evaluator, word, literal(text, place), appends)
     if not filters.quiet(name, [known_text(word) for word in words[1:]]):
         _say(shell, literal(text, place))
+
+
+def _xargs(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    """What comes in as words of a command: of `echo`, or of a program that is started."""
+    texts = [known_text(word) for word in words[1:]]
+    given = shell.stdin
+    if texts in ([], ["echo"]):
+        _pure(evaluator, words[:1], place, shell)
+    elif texts[0].startswith("-") or given is None or unknown_of(given) is not None:
+        evaluator.program(words, place, shell)
+    else:
+        evaluator.call(
+            [*words[1:], *(literal(word, place) for word in known_text(given).split())],
+            [],
+            place,
+            Source("", [0], [place]),
+            shell,
+        )
 
 
 def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     targets = [word for word in words[1:] if known_text(word) not in _CD_SWITCHES or unknown_of(word) is not None]
     target = targets[0] if targets else None
+    held = shell.directory
+    if known_text(words[0]) == "pushd":
+        shell.folders = (held, *shell.folders)
+    if target is not None and known_text(target) == "-" and unknown_of(target) is None:
+        shell.directory, shell.left = shell.left, held
+        return
+    shell.left = held
     if target is None or unknown_of(target) is not None:
         shell.directory = None
     elif known_text(target).startswith("/") or shell.directory is None:
@@ -163,9 +196,24 @@ def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Sh
 _CD_SWITCHES = ("--", "-P", "-L", "-e", "-@")
 
 
+def _popd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    shell.status = bool(shell.folders)
+    if shell.folders:
+        shell.left, shell.directory, shell.folders = shell.directory, shell.folders[0], shell.folders[1:]
+
+
 def _beside(target: Value, shell: Shell) -> Value | None:
-    """A folder named from the script's own, which is known by its name alone."""
+    """A folder seen from the script's own, which is known by its name alone where nobody says where that lies."""
+    if shell.start:
+        return literal(shell.whole(known_text(target)), target[0].place) if known_text(target) else None
     return target if known_text(target) == (known_text(shell.name).rpartition("/")[0] or ".") else None
+
+
+def _real(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    """`realpath` and `readlink -f`: the whole path of a file."""
+    if len(words) > 1 and known_text(words[-1]) and unknown_of(words[-1]) is None:
+        words = [*words[:-1], literal(shell.whole(known_text(words[-1])), place)]
+    _pure(evaluator, words, place, shell)
 
 
 def _pwd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
@@ -208,7 +256,7 @@ def _leave(kind: str) -> Callable[[Any, list[Value], ScriptLine, Shell], None]:
         count = known_text(words[1]) if len(words) > 1 else ""
         if kind in ("return", "exit"):
             shell.status = count in ("", "0") if len(words) < 2 or unknown_of(words[1]) is None else True
-            raise Left(kind, failed_at=None if shell.status is True else place)
+            raise Left(kind, at=place, failed=shell.status is not True)
         raise Left(kind, int(count) if is_whole(count) and 0 < int(count) < 100 else 1)
 
     return leave
@@ -241,7 +289,7 @@ def _source(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
 
     if len(words) < 2:
         return
-    path = known_text(words[1])
+    path = known_text(words[1]) or "a file of unknown name"
     source = evaluator.file(words[1], place, shell)
     if source is None:
         if not _HARMLESS.search(path):
@@ -251,11 +299,14 @@ def _source(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
     held = shell.positional, shell.open_ended
     if len(words) > 2:
         shell.positional, shell.open_ended = tuple(words[2:]), False
+    outer, shell.sourced = shell.sourced, words[1]
     try:
         evaluator.script(source, shell)
     except Left as leaving:
         if leaving.kind != "return":
             raise
+    finally:
+        shell.sourced = outer
     if len(words) > 2:
         shell.positional, shell.open_ended = held
 
@@ -291,6 +342,7 @@ _BUILTINS: dict[str, Callable[[Any, list[Value], ScriptLine, Shell], None]] = {
     "printf": _printf,
     "cd": _cd,
     "pushd": _cd,
+    "popd": _popd,
     "pwd": _pwd,
     "shift": _shift,
     "set": _set,
@@ -312,8 +364,12 @@ _BUILTINS: dict[str, Callable[[Any, list[Value], ScriptLine, Shell], None]] = {
     "builtin": _prefix,
     "time": _prefix,
     "getopts": reading.getopts,
+    "getopt": reading.getopt,
     "false": _false,
     **dict.fromkeys(filters.PURE, _pure),
+    "xargs": _xargs,
+    "realpath": _real,
+    "readlink": _real,
     **dict.fromkeys(
         (
             ":",
@@ -327,7 +383,6 @@ _BUILTINS: dict[str, Callable[[Any, list[Value], ScriptLine, Shell], None]] = {
             "ml",
             "alias",
             "shopt",
-            "popd",
             "mkdir",
             "hash",
             "sync",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
+from meshwright.formats.shell.handing import with_handed
 from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
@@ -73,9 +74,11 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
             _text(evaluator, value, (), place, shell)
             return True
         if text.rpartition("/")[2] in SHELLS:
-            return _shell(evaluator, words[at:], texts[at:], place, shell)
+            return _shell(evaluator, words[at:], texts[at:], place, with_handed(words[:at], shell) if at else shell)
+        if text and text == known_text(shell.name) and name in _QUEUES:
+            return True  # the same job once more, which starts when this one ends
         if text.endswith((".sh", ".slurm", ".sbatch", ".bash")) and (at == 0 or name in _STARTERS):
-            _file(evaluator, words[at], words[at + 1 :], place, shell)
+            _file(evaluator, words[at], words[at + 1 :], place, with_handed(words[:at], shell) if at else shell)
             return True
     if name == "sbatch" and shell.stdin is not None:
         _text(evaluator, shell.stdin, (), place, shell)
@@ -91,6 +94,8 @@ _SUBMITTED = {
     **dict.fromkeys(("su", "script", "runuser"), ("-c", "--command")),
 }
 """Options in which programs that submit or start jobs take a script."""
+_QUEUES = ("sbatch", "qsub", "bsub")
+"""Programs that put a script in a queue."""
 _STARTERS = frozenset(
     [
         "srun",
@@ -137,7 +142,8 @@ def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: 
     if at >= len(texts) or texts[at] == "-s":
         if shell.stdin is None:
             return False
-        _text(evaluator, shell.stdin, tuple(words[at:]), place, shell)
+        behind = at + 2 if texts[at + 1 : at + 2] == ["--"] else at + 1
+        _text(evaluator, shell.stdin, (words[0], *words[behind:]), place, shell)
         return True
     _file(evaluator, words[at], words[at + 1 :], place, shell)
     return True
@@ -164,13 +170,14 @@ def _remote(evaluator: Interpreter, words: list[Value], texts: list[str], place:
 def _child(shell: Shell) -> Shell:
     """A shell that a program starts: it knows what is exported."""
     exported = {name: variable for name, variable in shell.variables.items() if variable.exported}
-    return shell.fork(variables=exported, functions={}, local=None, stdin=None, open_ended=False, positional=())
+    functions = {name: body for name, body in shell.functions.items() if name in shell.handed_on}
+    return shell.fork(variables=exported, functions=functions, local=None, stdin=None, open_ended=False, positional=())
 
 
 def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], place: ScriptLine, shell: Shell) -> None:
     """A script that is a string: words behind it are its `$0`, `$1` and on."""
     twin = _child(shell)
-    twin.positional = arguments[1:]
+    twin.positional, twin.sourced = arguments[1:], ()
     twin.name = arguments[0] if arguments else literal("bash", place)
     source = Source.of_value(value, place)
     slurm_variables(source, twin)
@@ -179,10 +186,12 @@ def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], pl
 
 def _file(evaluator: Interpreter, path: Value, arguments: list[Value], place: ScriptLine, shell: Shell) -> None:
     twin = _child(shell)
-    twin.positional, twin.name = tuple(arguments), path
+    twin.positional, twin.name, twin.sourced = tuple(arguments), path, ()
     source = evaluator.file(path, place, shell)
     if source is None:
         evaluator.record.missing.append((known_text(path), place))
+        if any(known_text(word).endswith(".py") for word in arguments):
+            evaluator.record.wrappers.add(known_text(path))
         return
     slurm_variables(source, twin)
     _run(evaluator, source, twin)

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from meshwright.formats.shell import patterns
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import ScriptLine, Truth, Unknown, Value, known_text, only_unset, unknown_of
+from meshwright.formats.shell.values import (
+    ScriptLine,
+    Truth,
+    Unknown,
+    Value,
+    Variable,
+    known_text,
+    literal,
+    only_unset,
+    unknown_of,
+)
 from meshwright.formats.shell.words import Expander
 
 _FILES = [
@@ -35,6 +45,8 @@ _FILES = [
     "-k",
     "-t",
 ]
+_OF_FILES = ("-e", "-f", "-r", "-s")
+"""What holds of a file that is here; of one that is not, nobody knows where the script will run."""
 _WHOLE = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -130,11 +142,21 @@ class _Grammar:
                 self.shell.record.assumed.setdefault(name, self.place)
                 return False
             return True
+        if mark in _OF_FILES and unknown is None and self.shell.record.there(known_text(operand.value)):
+            return True
         if mark in _FILES:
             shown = known_text(operand.value)[-60:]
             names = unknown.names if unknown is not None else ()
             return Unknown(why=f"whether {shown or 'a file'} is there", place=self.place, names=names)
         return Unknown(why=f"what {mark} says", place=self.place)
+
+    def searched(self, regex: str, text: str) -> bool:
+        """Whether an expression is found; BASH_REMATCH holds it and its groups."""
+        match = _searched(regex, text)
+        groups = () if match is None else (match[0], *(group or "" for group in match.groups()))
+        entries = [(None, literal(group, self.place)) for group in groups]
+        self.shell.assign_array("BASH_REMATCH", entries, append=False)
+        return match is not None
 
     def two(self, left: ConditionWord, mark: str, right: ConditionWord) -> Truth:
         unknown = unknown_of(left.value) or unknown_of(right.value)
@@ -143,6 +165,8 @@ class _Grammar:
             # [ "$NAME" = "" ] asks whether it is set.
             return self.filled(whole) if mark == "!=" else negated(self.filled(whole))
         if unknown is not None:
+            if mark == "=~":
+                self.shell.variables["BASH_REMATCH"] = Variable(array=True, hidden=unknown)
             return unknown
         one, other = known_text(left.value), known_text(right.value)
         if mark in _WHOLE:
@@ -154,7 +178,7 @@ class _Grammar:
             same = patterns.matches(right.glob, one) if self.double else one == other
             return same == (mark != "!=")
         if mark == "=~":
-            return _searched(right.glob if right.bare == "" else other, one)
+            return self.searched(right.glob if right.bare == "" else other, one)
         if mark in ("<", ">"):
             return one < other if mark == "<" else one > other
         return Unknown(why=f"what {mark} says of two files", place=self.place)
@@ -166,13 +190,18 @@ def _whole(text: str) -> int:
     return int(text.strip() or "0")
 
 
-def _searched(regex: str, text: str) -> bool:
+def _searched(regex: str, text: str) -> re.Match[str] | None:
+    """The first match of an expression.
+
+    Raises:
+        patterns.BadPattern: it is too long, or none.
+    """
     if len(regex) > MAX_REGEX or len(text) > 1_000 or re.search(r"[*+}]\)[*+{]", regex):
         raise patterns.BadPattern("an expression is too long")
     for name, letters in (("digit", "0-9"), ("alpha", "a-zA-Z"), ("alnum", "a-zA-Z0-9"), ("space", r"\s")):
         regex = regex.replace(f"[:{name}:]", letters)
     try:
-        return re.search(regex, text) is not None
+        return re.search(regex, text)
     except re.error as error:
         raise patterns.BadPattern(str(error)) from None
 

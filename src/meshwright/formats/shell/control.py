@@ -76,12 +76,14 @@ def decide(
     def yes(twin: Shell) -> None:
         twin.status = True
         asked = _unset_in(tests, source, twin)
+        before = len(evaluator.record.commands)
         try:
             evaluator.status(then, source, twin)
         except Left as leaving:
-            if leaving.failed_at is None or not asked:
+            idle = leaving.kind == "exit" and len(evaluator.record.commands) == before
+            if not asked or not (leaving.failed or idle):
                 raise
-            # A script that ends with an error where a variable is not set is started with it.
+            # A script that ends before it starts anything where a variable is not set is started with it.
             place = source.place(tests[0].start_byte)
             for name in asked:
                 # What it sets to nothing itself, it sets from its arguments: the environment does not matter.
@@ -147,8 +149,9 @@ def case(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> No
         try:
             if falling or any(patterns.matches(glob, text) for glob in globs(evaluator, item, source, shell)):
                 branch(evaluator, item, source, shell)
-                falling = any(child.type == ";&" for child in item.children)
-                if not falling:
+                ends = {child.type for child in item.children}
+                falling = ";&" in ends
+                if not falling and ";;&" not in ends:
                     return
         except patterns.BadPattern as error:
             evaluator.record.break_off(f"a pattern cannot be read: {error}", source.place(item.start_byte))

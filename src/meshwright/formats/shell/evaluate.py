@@ -6,6 +6,7 @@ machine of the job knows, all ways are read, and what differs between them is un
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
+_FILE_ALONE = re.compile(r"\s*<\s*[^\s<>|&;()]+\s*")
+
+
 class Evaluator:
     """Walks syntax trees.
 
@@ -46,6 +50,7 @@ class Evaluator:
 
     def __init__(self, record: ScriptState, read: Callable[[str], str | None]) -> None:
         self.record, self.read = record, read
+        record.read = read
 
     def script(self, source: Source, shell: Shell) -> None:
         """Run a whole text in a shell.
@@ -68,10 +73,15 @@ class Evaluator:
     def file(self, path: Value, place: ScriptLine, shell: Shell) -> Source | None:
         """A script that another one runs: written by it, or beside it."""
         name = known_text(path)
+        if shell.directory is not None and shell.start and not name.startswith(("/", "~")):
+            text = self.read(shell.whole(name))
+            if text is not None and file_name(name) not in self.record.files:
+                return Source.of_file(text, name.rpartition("/")[2])
         written = self.record.files.get(file_name(name))
-        if written is not None:
+        # Files are known by their names alone: one of which nobody knows what it holds may be a copy elsewhere.
+        text = self.read(name) if written is None or unknown_of(written) is not None else None
+        if written is not None and text is None:
             return Source.of_value(written, place)
-        text = self.read(name)
         return None if text is None else Source.of_file(text, name.rpartition("/")[2])
 
     def _errors(self, root: Node, source: Source) -> None:
@@ -90,6 +100,8 @@ class Evaluator:
     def printed(self, source: Source, shell: Shell, place: ScriptLine, shown: str) -> Value:
         """What `$(...)` gives where the shell alone prints it."""
         twin = shell.fork(output=[], depth=shell.depth + 1)
+        if _FILE_ALONE.fullmatch(source.text):  # `$(< FILE)` prints it
+            source = Source.of_value(source.pieces(source.text.replace("<", "cat ", 1), 0), place)
         with suppress(Left):
             self.script(source, twin)
         shell.status = twin.status
@@ -192,13 +204,9 @@ class Evaluator:
         assignments.declare(self.expander(source, shell), node, shell)
 
     def unset(self, node: Node, source: Source, shell: Shell) -> None:
-        for child in node.children[1:]:
-            name = text_at(child, source)
-            shell.variables.pop(name, None)
-            if name in shell.given:
-                shell.given = {key: value for key, value in shell.given.items() if key != name}
-            if not name.startswith("-"):
-                shell.variables[name] = Variable()
+        expander = self.expander(source, shell)
+        words = [w for child in node.children[1:] for w in expander.fields(child.start_byte, child.end_byte)]
+        assignments.unset(expander, [known_text(word) for word in words if unknown_of(word) is None], shell)
         shell.status = True
 
     def command(self, node: Node, source: Source, shell: Shell, redirects: list[Node] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from itertools import groupby
 
 from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
 
@@ -58,6 +59,8 @@ def _seq(words: list[str], _: str | None) -> str | None:
     mark = "\n"
     if len(words) > 2 and words[0] == "-s":
         mark, words = words[1], words[2:]
+    elif len(words) > 1 and words[0].startswith("-s"):
+        mark, words = words[0][2:], words[1:]
     if not 1 <= len(words) <= 3 or not all(re.fullmatch(r"-?\d{1,9}", word) for word in words):
         return None
     numbers = [int(word) for word in words]
@@ -87,6 +90,8 @@ def _dirname(words: list[str], _: str | None) -> str | None:
 
 
 def _realpath(words: list[str], _: str | None) -> str | None:
+    if any(word.startswith(("--relative", "-q", "-z")) for word in words):
+        return None
     words = [word for word in words if not word.startswith("-")]
     return posixpath.normpath(words[0]) + "\n" if len(words) == 1 and words[0] else None
 
@@ -165,6 +170,39 @@ def _xargs(words: list[str], given: str | None) -> str | None:
     return None if given is None or words not in ([], ["echo"]) else " ".join(given.split()) + "\n"
 
 
+def _paste(words: list[str], given: str | None) -> str | None:
+    """`paste -s`: the lines that come in as one."""
+    text = " ".join(word for word in words if word != "-")
+    match = re.fullmatch(r"-s ?(?:-d ?(.))?|-sd ?(.)|-d ?(.) ?-s", text)
+    if given is None or match is None:
+        return None
+    return (match[1] or match[2] or match[3] or "\t").join(given.splitlines()) + "\n"
+
+
+def _sort(words: list[str], given: str | None) -> str | None:
+    """Plain lines in their order, as the C locale has it."""
+    flags = "".join(word[1:] for word in words)
+    if given is None or not all(word.startswith("-") for word in words) or not set(flags) <= set("nru"):
+        return None
+    lines = given.splitlines()
+    if "n" in flags and not all(re.fullmatch(r"-?\d{1,9}", line) for line in lines):
+        return None
+    if "n" not in flags and not all(re.fullmatch(r"[0-9]*|[a-z]*", line) for line in lines):
+        return None  # locales differ
+    lines = sorted(dict.fromkeys(lines) if "u" in flags else lines, key=int if "n" in flags else None)
+    return "".join(f"{line}\n" for line in (reversed(lines) if "r" in flags else lines))
+
+
+def _uniq(words: list[str], given: str | None) -> str | None:
+    if given is None or words:
+        return None
+    return "".join(f"{line}\n" for line, _ in groupby(given.splitlines()))
+
+
+def _tac(words: list[str], given: str | None) -> str | None:
+    return None if given is None or words else "".join(f"{line}\n" for line in reversed(given.splitlines()))
+
+
 _PRINTS = re.compile(r"(?:NR ?== ?(\d{1,4}) ?)?\{ ?print (NF|\$NF|\$\d{1,3}) ?;? ?\}")
 
 
@@ -218,6 +256,13 @@ def _pattern(text: str, *, extended: bool) -> re.Pattern[str] | None:
 
 def _sed(words: list[str], given: str | None) -> str | None:
     """`s/pattern/other/`, one or several, of patterns that repeat little and keep nothing of what they find."""
+    if (
+        given is not None
+        and len(words) == 2
+        and words[0] == "-n"
+        and (one := re.fullmatch(r"([1-9]\d{0,4})p", words[1]))
+    ):
+        return "".join(given.splitlines(keepends=True)[int(one[1]) - 1 : int(one[1])])
     scripts = [word for word in words if word not in ("-e", "-E", "-r")]
     found = [_REPLACES.fullmatch(part.strip()) for script in scripts for part in script.split(";")]
     if given is None or not found or any(word.startswith("-") and word not in ("-e", "-E", "-r") for word in words):
@@ -233,7 +278,7 @@ def _sed(words: list[str], given: str | None) -> str | None:
     return "\n".join(lines)
 
 
-_SEARCHES = re.compile(r"(\^?)([\w,:;=/ @%~-]+)(\$?)")
+_SEARCHES = re.compile(r"(\^?)([\w,:;=/ @%~#-]+)(\$?)")
 """What grep looks for, of letters that stand for themselves, at the begin or the end of a line."""
 
 
@@ -279,13 +324,19 @@ _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "wc": _wc,
     "cut": _cut,
     "head": _head,
+    "paste": _paste,
+    "sort": _sort,
+    "uniq": _uniq,
+    "tac": _tac,
     "tail": lambda words, given: _head(words, given, last=True),
     "xargs": _xargs,
     "cat": lambda words, given: given if not words or words == ["-"] else None,
     "tee": lambda words, given: given,
 }
 PURE = tuple(name for name in _OUTPUTS if name not in ("xargs",))
-READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee", "awk", "grep", "sed"))
+READ = frozenset(
+    ("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee", "awk", "grep", "sed", "paste", "sort", "uniq", "tac")
+)
 
 
 def output(name: str, words: list[str], given: str | None) -> str | None:

@@ -28,6 +28,9 @@ class Interpreter(Protocol):
     def expander(self, source: Source, shell: Shell) -> Expander:
         """Expands words with this shell's variables."""
 
+    def printed(self, source: Source, shell: Shell, place: ScriptLine, shown: str) -> Value:
+        """What `$(...)` gives where the shell alone prints it."""
+
     def all(self, node: Node, source: Source, shell: Shell) -> None:
         """Run the statements below a node."""
 
@@ -45,6 +48,9 @@ class Interpreter(Protocol):
 
     def command(self, node: Node, source: Source, shell: Shell, redirects: list[Node] | None = None) -> None:
         """Run a simple command."""
+
+    def program(self, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+        """A program that is started."""
 
     def call(self, words: list[Value], prefix: list[Node], place: ScriptLine, source: Source, shell: Shell) -> None:
         """Run a command whose words are known."""

@@ -71,6 +71,12 @@ def launches(commands: Sequence[ScriptCommand]) -> list[Launch]:
     return [found for command in commands for found in _of_command(command)]
 
 
+def without_program(commands: Sequence[ScriptCommand]) -> list[ScriptCommand]:
+    """Commands of a launcher of processes in which no Python program is found."""
+    launched = [command for command in commands if command.words and _LAUNCHERS.search(command.words[0].text)]
+    return [command for command in launched if not launches((command,))]
+
+
 def _of_command(command: ScriptCommand) -> Iterator[Launch]:
     words = _handed_over(command.words)
     texts = [word.text for word in words]

@@ -8,8 +8,8 @@ from meshwright.formats.shell.values import ScriptLine
 class Left(Exception):
     """`break`, `continue`, `return` or `exit`."""
 
-    def __init__(self, kind: str, count: int = 1, *, failed_at: ScriptLine | None = None) -> None:
+    def __init__(self, kind: str, count: int = 1, *, at: ScriptLine | None = None, failed: bool = False) -> None:
         super().__init__(kind)
         self.kind, self.count = kind, count
-        self.failed_at = failed_at
-        """Where it is left with an error."""
+        self.at, self.failed = at, failed
+        """Where a script is left, and whether with an error."""

@@ -53,14 +53,19 @@ def _parameter(expander: Expander, start: int, end: int, place: ScriptLine) -> V
     name, at = match[0], match.end()
     index = None
     if text[at : at + 1] == "[" and at < end:
-        close = text.find("]", at, end)
+        close = _closing_bracket(text, at, end)
         index, at = text[at + 1 : close], close + 1
     operator = text[at:end]
+    if indirect and text[at:end] in ("@", "*") and index is None and NAME.fullmatch(name):
+        names = sorted(one for one in shell.variables if one.startswith(name))
+        return [literal(one, place) for one in names], text[at] == "@"
     if indirect and index in ("@", "*"):
         found = shell.variable(name)
         keys = list(found.entries) if found is not None else []
         keys = keys if found is None or found.keyed else sorted(keys, key=int)
         return [literal(key, place) for key in keys], index == "@"
+    if indirect and (held := shell.variables.get(name)) is not None and held.refers:
+        return [literal(held.refers, place)], False
     if indirect:
         value = shell.value(name, place)
         if unknown_of(value) is not None:
@@ -76,6 +81,16 @@ def _parameter(expander: Expander, start: int, end: int, place: ScriptLine) -> V
     return expander.together(values) if "*" in (index, name) else values, many
 
 
+def _closing_bracket(text: str, at: int, end: int) -> int:
+    """Where the `[` at a position closes; an index may hold `${NAME[1]}`."""
+    depth = 0
+    for position in range(at, end):
+        depth += (text[position] == "[") - (text[position] == "]")
+        if depth == 0:
+            return position
+    raise ValueError("its [ is not closed")
+
+
 def _values(expander: Expander, name: str, index: str | None, place: ScriptLine) -> tuple[list[Value], bool, bool]:
     """Values of a parameter, whether they are words of an array, and whether it is set."""
     shell = expander.shell
@@ -86,7 +101,7 @@ def _values(expander: Expander, name: str, index: str | None, place: ScriptLine)
         values, many = expander.special("@" if name == "*" else name, place)
         return values, many and name != "*", bool(values)
     if name == "BASH_SOURCE":
-        return [shell.name], False, True
+        return [shell.value(name, place)], False, True
     found = shell.variable(name)
     if index in ("@", "*"):
         if found is None:
@@ -159,6 +174,11 @@ def _operated(
         return [_replaced(expander, value, mark, at, end) for value in values], many
     if match[4]:
         return [_changed(value, _cased(known_text(value), mark)) for value in values], many
+    if match[6] in ("U", "u", "L"):
+        mark = {"U": "^^", "u": "^", "L": ",,"}[match[6]]
+        return [_changed(value, _cased(known_text(value), mark)) for value in values], many
+    if match[6] == "Q":
+        return [literal(_quoted(known_text(value)), expander.source.place(at)) for value in values], many
     if match[5]:
         return _sliced(expander, values, many or "*" in target, at, end)[0], many
     raise ValueError("its operator is not known")
@@ -172,6 +192,11 @@ def _known(unknown: Unknown | None) -> None:
 def _changed(value: Value, text: str) -> Value:
     """Another text where a value stood."""
     return literal(text, value[-1].place) if value else ()
+
+
+def _quoted(text: str) -> str:
+    """A text as bash takes it back: `${NAME@Q}`."""
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _cased(text: str, mark: str) -> str:

@@ -123,7 +123,7 @@ def without_end(text: str, glob: str, *, longest: bool) -> str:
 def replaced(text: str, glob: str, by: str, mark: str) -> str:
     """`${NAME/glob/by}`; mark is `/` for all of them, `#` and `%` for a start or an end, empty for the first."""
     _check(text)
-    if not glob:
+    if not glob and mark not in ("#", "%"):
         return text
     found = pattern(glob)
     if mark == "#":

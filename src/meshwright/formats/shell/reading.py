@@ -79,6 +79,69 @@ def mapfile(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
     shell.assign_array(name, [(None, literal(line, place)) for line in lines], append=False)
 
 
+def getopt(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    """The program `getopt`: options of the words behind `--`, sorted and quoted for `eval set --`."""
+    at = next((at for at, word in enumerate(words) if known_text(word) == "--"), len(words))
+    unknown = next((unknown_of(word) for word in words if unknown_of(word) is not None), None)
+    sorted_ = (
+        None if unknown is not None else _sorted(*_accepted(words[1:at]), [known_text(w) for w in words[at + 1 :]])
+    )
+    value = literal(f"{sorted_}\n", place)
+    if sorted_ is None:
+        cause = unknown or Unknown(why="what getopt prints", place=place, names=("@",))
+        value = (Fragment("", place, cause),)
+    if shell.output is not None:
+        shell.output.append(value)
+
+
+def _accepted(words: list[Value]) -> tuple[str, dict[str, bool]]:
+    """Short options, and long ones with whether each takes a value."""
+    short, long = "", dict[str, bool]()
+    texts = [known_text(word) for word in words]
+    for number, text in enumerate(texts):
+        option, equals, value = text.partition("=")
+        value = value if equals else texts[number + 1] if number + 1 < len(texts) else ""
+        if option in ("-o", "--options", "--option"):
+            short = value
+        elif option in ("-l", "--long", "--longoptions"):
+            long |= {one.rstrip(":"): one.endswith(":") for one in value.split(",") if not one.endswith("::")}
+    return short, long
+
+
+def _sorted(short: str, long: dict[str, bool], words: list[str]) -> str | None:
+    """Options with their values, `--`, and the other words; None where one is not accepted."""
+    found: list[str] = []
+    others: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            others += words
+            break
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            near = [one for one in long if one == name[2:]] or [one for one in long if one.startswith(name[2:])]
+            if len(near) != 1 or (long[near[0]] and not equals and not words):
+                return None
+            found.append(f"--{near[0]}")
+            found += [_in_quotes(value if equals else words.pop(0))] if long[near[0]] else []
+        elif len(word) > 1 and word[0] == "-":
+            if word[1] not in short.replace(":", ""):
+                return None
+            found.append(word[:2])
+            takes = short[short.index(word[1]) + 1 :].startswith(":")
+            if takes and not word[2:] and not words:
+                return None
+            found += [_in_quotes(word[2:] or words.pop(0))] if takes else []
+            words[:0] = [f"-{word[2:]}"] if not takes and word[2:] else []
+        else:
+            others.append(word)
+    return " " + " ".join((*found, "--", *map(_in_quotes, others)))
+
+
+def _in_quotes(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
 def getopts(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """Short options of the positional parameters, one a call."""
     if len(words) < 3 or not NAME.fullmatch(name := known_text(words[2])):

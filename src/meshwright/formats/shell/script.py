@@ -33,10 +33,14 @@ class Script:
     """Scripts it sources or calls that are not here."""
     broken: tuple[tuple[str, ScriptLine], ...]
     """What could not be read, and where."""
+    wrappers: frozenset[str] = frozenset()
+    """Scripts that are not here and are handed a Python program."""
     files: Mapping[str, Value]
     """What it writes to files, by the last part of their path."""
-    failed_at: ScriptLine | None = None
-    """Where it exits with an error."""
+    left_at: ScriptLine | None = None
+    """Where it exits before its end."""
+    failed: bool = False
+    """Whether it exits with an error there."""
     job: str = ""
     """Which of its jobs is asked for, by number or name; empty where nobody says."""
 
@@ -74,12 +78,15 @@ class Script:
             yield f"{named} belong to no program: the line before does not end in \\"
 
     def stopped(self) -> Problem | None:
-        """The problem that the script exits with an error before it starts a program; None where it does not."""
-        if self.failed_at is None or launches(self.commands):
+        """The problem that the script exits before it starts a program; None where it does not."""
+        if self.left_at is None or launches(self.commands):
             return None
-        why = "it exits there with an error, and has started no program"
+        if not self.failed and (self.commands or not self.assumed):
+            return None  # it does what it was written for
+        how = "with an error, and has started no program" if self.failed else "and has started nothing"
+        why = f"it exits there {how}"
         fix = "set what it asks for above that line, in the script or with --env NAME=VALUE and --arg"
-        return Problem(what=f"the script stops at {self.failed_at}", why=why, fix=fix, field="source")
+        return Problem(what=f"the script stops at {self.left_at}", why=why, fix=fix, field="source")
 
 
 def read_script(
@@ -89,6 +96,7 @@ def read_script(
     arguments: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
     read: Callable[[str], str | None] = lambda path: None,
+    folder: str = "",
 ) -> Script:
     """The programs that a script starts.
 
@@ -98,10 +106,11 @@ def read_script(
         arguments: `$1` and on; None where nobody said them.
         environment: what is known of the environment; every other name is not set.
         read: the text of a file that the script sources or calls, by its path; None where it is not here.
+        folder: whole path of the folder that it is started in; empty where nobody knows it.
     """
     record = ScriptState()
     shown = name.replace("\\", "/").rpartition("/")[2] or "script"
-    start, failed_at = ScriptLine(shown, 1), None
+    start, left_at, failed = ScriptLine(shown, 1), None, False
     if len(text) > MAX_TEXT:
         record.break_off(f"it has {len(text):,} letters; at most {MAX_TEXT:,} are read", start)
     else:
@@ -110,14 +119,15 @@ def read_script(
             given=dict(environment or {}),
             positional=tuple(literal(word, ScriptLine("--arg", 1)) for word in arguments or ()),
             open_ended=arguments is None,
-            name=literal(name, start),
+            start=folder,
+            name=literal(name if "/" in name else f"./{name}", start),
         )
         source = Source.of_file(_filled_in(text.replace("\r\n", "\n")), shown)
         slurm_variables(source, shell)
         try:
             Evaluator(record, read).script(source, shell)
         except Left as leaving:
-            failed_at = leaving.failed_at
+            left_at, failed = leaving.at, leaving.failed
         except TooMuch as error:
             record.break_off(str(error), start)
         except RecursionError:
@@ -126,9 +136,11 @@ def read_script(
         commands=tuple(_with_own_files(record.commands, record.files)),
         assumed=dict(record.assumed),
         missing=tuple(dict.fromkeys(record.missing)),
+        wrappers=frozenset(record.wrappers),
         broken=tuple(record.broken),
         files=dict(record.files),
-        failed_at=failed_at,
+        left_at=left_at,
+        failed=failed,
     )
 
 

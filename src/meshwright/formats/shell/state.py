@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,12 +97,16 @@ class ScriptState:
     """Variables taken as not set."""
     missing: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """Scripts that are sourced or called and are not here."""
+    wrappers: set[str] = field(default_factory=set)
+    """Scripts that are not here and are handed a Python program."""
     unsourced: str = ""
     """The first that is sourced: what it sets is not known from there on."""
     broken: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """What cannot be read, and where."""
     files: dict[str, Value] = field(default_factory=dict)
     """Files that the script writes, by name."""
+    read: Callable[[str], str | None] = field(default=lambda path: None)
+    """The text of a file beside the script, None where there is none."""
     steps: int = 0
 
     def step(self, letters: int = 0) -> None:
@@ -113,6 +118,11 @@ class ScriptState:
         self.steps += 1 + letters // LETTERS_A_STEP
         if self.steps > MAX_STEPS:
             raise TooMuch("it goes on without end")
+
+    def there(self, path: str) -> bool:
+        """Whether the script writes a file, or it lies beside the script under the path that it is named by."""
+        written = path.strip().rpartition("/")[2] in self.files
+        return written or (bool(path) and not path.startswith(("/", "~")) and self.read(path) is not None)
 
     def break_off(self, why: str, place: ScriptLine) -> None:
         """Note what could not be read."""
@@ -130,13 +140,23 @@ class Shell:
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Node and source of each body."""
+    handed_on: frozenset[str] = frozenset()
+    """Functions that `export -f` hands to the shells it starts."""
     positional: tuple[Value, ...] = ()
     open_ended: bool = False
     """Nobody said which arguments there are."""
     name: Value = ()
     """`$0`."""
+    sourced: Value = ()
+    """The file that is being sourced."""
+    start: str = ""
+    """Whole path of the folder in which the script is started, where that is known: its own."""
     directory: Value | None = None
     """Where the shell is, once it is known."""
+    left: Value | None = None
+    """Where it was before, for `cd -`."""
+    folders: tuple[Value | None, ...] = ()
+    """Where `popd` goes back to, the last first."""
     depth: int = 0
     unsure: tuple[Unknown, ...] = ()
     export_all: bool = False
@@ -160,6 +180,7 @@ class Shell:
         self.variables, self.functions = other.variables, other.functions
         self.positional, self.directory, self.status = other.positional, other.directory, other.status
         self.export_all, self.open_ended = other.export_all, other.open_ended
+        self.handed_on, self.left, self.folders = other.handed_on, other.left, other.folders
 
     def join(self, other: Shell, cause: Unknown) -> None:
         """Go on after two ways of which one was taken."""
@@ -176,8 +197,18 @@ class Shell:
             self.directory = None
         self.status = cause
 
+    def meant(self, name: str) -> str:
+        """The name of the variable that a name stands for, as `declare -n` says."""
+        for _ in range(MAX_DEPTH):
+            held = self.variables.get(name)
+            if held is None or not held.refers:
+                break
+            name = held.refers
+        return name
+
     def variable(self, name: str) -> Variable | None:
         """A variable, the script's own before what the user said of the environment."""
+        name = self.meant(name)
         if name in self.variables:
             return self.variables[name]
         if name in self.given:
@@ -186,6 +217,8 @@ class Shell:
 
     def value(self, name: str, place: ScriptLine) -> Value:
         """What `$NAME` gives: of a name nobody set, an unknown."""
+        if name == "BASH_SOURCE":
+            return self.sourced or self.name
         found = self.variable(name)
         if found is not None:
             if found.hidden is not None and not found.entries:
@@ -203,6 +236,11 @@ class Shell:
             return Unknown(why=why, place=place, names=(name,))
         shown = f"${name}" if not name.isdigit() else f"argument {name}"
         return Unknown(why=f"{shown} is not set in the script", place=place, names=(name,), unset=True)
+
+    def whole(self, path: str) -> str:
+        """A path from where the shell is; from where the script is started if that is not known."""
+        here = known_text(self.directory) if self.directory is not None else self.start
+        return posixpath.normpath(posixpath.join(here, path))
 
     @property
     def in_a_job(self) -> bool:
@@ -222,6 +260,7 @@ class Shell:
         Raises:
             TooMuch: strings grow without end.
         """
+        name = self.meant(name)
         held = self.variables.get(name)
         if held is None and append:
             held = self.variable(name)
@@ -249,6 +288,7 @@ class Shell:
         Raises:
             TooMuch: it grows without end.
         """
+        name = self.meant(name)
         held = self.variable(name)
         found: dict[str, Value] = dict(held.entries) if held is not None and append else {}
         hidden = held.hidden if held is not None and append else None

@@ -10,7 +10,7 @@ from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
 from meshwright.formats.shell.syntax import file_name, redirects_of, text_at
-from meshwright.formats.shell.values import Fragment, Unknown, Value, known_text, unknown_of
+from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, known_text, literal, unknown_of
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -64,15 +64,34 @@ def streams(
             where = node.child_by_field_name("destination")
             if where is None or mark in ("<&", ">&", ">&-", "<&-"):
                 continue
-            name = expander.string(where.start_byte, where.end_byte)
             if mark == "<":
-                stdin = evaluator.record.files.get(file_name(known_text(name)))
-                if stdin is None:
-                    place = source.place(node.start_byte)
-                    stdin = (Fragment("", place, Unknown(why=f"what {known_text(name)[-40:]} holds", place=place)),)
-            elif number is None or text_at(number, source) == "1":
+                stdin = _read_from(evaluator, where, source, shell)
+                continue
+            name = expander.string(where.start_byte, where.end_byte)
+            if number is None or text_at(number, source) == "1":
                 target, append = name, mark == ">>"
     return stdin, target, append, rest
+
+
+def _read_from(evaluator: Interpreter, where: Node, source: Source, shell: Shell) -> Value:
+    """What `< FILE` and `< <(command)` give to read."""
+    place, text = source.place(where.start_byte), text_at(where, source)
+    if text.startswith("<(") and text.endswith(")"):
+        inner = Source.of_value(source.pieces(text[2:-1], where.start_byte + 2), place)
+        return (*evaluator.printed(inner, shell, place, text), Fragment("\n", place))
+    name = evaluator.expander(source, shell).string(where.start_byte, where.end_byte)
+    return held_in(evaluator, name, place, shell) or (
+        Fragment("", place, Unknown(why=f"what {known_text(name)[-40:]} holds", place=place)),
+    )
+
+
+def held_in(evaluator: Interpreter, name: Value, place: ScriptLine, shell: Shell) -> Value | None:
+    """What a file holds that the script writes, or that lies beside it; None of another."""
+    written = evaluator.record.files.get(file_name(known_text(name)))
+    if written is not None or unknown_of(name) is not None:
+        return written
+    source = evaluator.file(name, place, shell)
+    return None if source is None else literal(source.text, place)
 
 
 def heredoc(evaluator: Interpreter, node: Node, source: Source, expander: Expander) -> Value:

@@ -71,6 +71,8 @@ class Variable:
     exported: bool = False
     hidden: Unknown | None = None
     """Entries nobody can know, behind those that are known."""
+    refers: str = ""
+    """The variable that it is another name of, as `declare -n` makes it."""
 
     @property
     def scalar(self) -> Value:

@@ -157,7 +157,7 @@ class Expander:
                     yield Part(self.source.pieces(_ansi(text[at + 1 : close]), at + 1), True)
                     at = close + 1
                 from_ = at
-            elif char in "$`":
+            elif char in "$`" or (char == "<" and mode == "word" and text.startswith("(", at + 1)):
                 found, behind = self.expansion(at, end)
                 if found is None:
                     at += 1
@@ -187,6 +187,9 @@ class Expander:
             inner = re.sub(r"\\([`\\$])", r"\1", text[at + 1 : close])
             return ([self.run(inner, place, at, text[at : close + 1])], False), close + 1
         following = text[at + 1 : at + 2]
+        if text[at] == "<":
+            close = closing(text, at + 2, end)
+            return ([self.printed_file(place, text[at : close + 1])], False), close + 1
         if text.startswith("((", at + 1):
             close = closing(text, at + 3, end)
             if text[close : close + 2] == "))":
@@ -252,6 +255,11 @@ class Expander:
         """What a substitution prints, where that is known without running anything but the shell itself."""
         pieces = self.source.pieces(inner, at)
         return self.substitute(Source.of_value(pieces, place), place, shown)
+
+    def printed_file(self, place: ScriptLine, shown: str) -> Value:
+        """What `<(...)` gives: the name of a file of what it prints."""
+        why = f"{' '.join(shown.split())[:60]} is a file of what a command prints, which is not run"
+        return (Fragment("", place, Unknown(why=why, place=place, single=True)),)
 
     def arithmetic(self, start: int, end: int, place: ScriptLine) -> Value:
         """The value of `$((...))`."""

@@ -133,6 +133,8 @@ class Attention(GroupedMixer):
         if self.own_keys:
             both = self.kv_width + self.kv_heads * value_dim
             kept.append(Kept(name="keys and values", elements=both, role="attention", region="tensor"))
+        if self.qk_norm:
+            kept.append(Kept(name="query and key norm input", elements=width, role="activation", region="tensor"))
         if self._gates:
             read = self._gates + self.value_width
             kept.append(Kept(name="gate and what it gates", elements=read, role="activation", region="tensor"))

@@ -8,7 +8,7 @@ among entries of overlapping tokens (4: compressed sparse).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.check import Check
@@ -128,7 +128,7 @@ class CompressedAttention(AttentionMixer):
             picked=self.indexer.top_k if self.indexer else None,
         )
         ops: list[Op] = [
-            whole_product("queries and keys down", hidden, self.q_rank + dim),
+            _products("queries and keys down", hidden, self.q_rank, dim),
             norm_pass("latent norms", self.q_rank + dim, parameters=self.q_rank + dim),
             column_product("query up", self.q_rank, ((heads, dim),), module="mla_up_proj", gather=self.q_rank + dim),
             Vector(
@@ -187,15 +187,15 @@ class CompressedAttention(AttentionMixer):
             return []
         width, index = self.series * self.head_dim, self.indexer
         ops: list[Op] = [
-            whole_product("entries and their gates", hidden, 2 * width),
+            _products("entries and their gates", hidden, width, width),
             norm_pass("pooled entries", 2 * width, parameters=self._entries(self.head_dim)),
         ]
         if index is None:
             return ops
         return [
             *ops,
-            whole_product("index queries", self.q_rank, index.heads * index.dim),
-            whole_product("index entries, gates and weights", hidden, 2 * self.series * index.dim + index.heads),
+            whole_product("entry queries", self.q_rank, index.heads * index.dim),
+            _products("index entries, gates and weights", hidden, *[self.series * index.dim] * 2, index.heads),
             norm_pass("pooled index entries", 2 * self.series * index.dim, parameters=self._entries(index.dim)),
             Scores(
                 name="index scores",
@@ -222,3 +222,8 @@ class CompressedAttention(AttentionMixer):
         inputs = Kept(name="index inputs", elements=width, role="activation", region="sequence")
         picks = Kept(name="picked entries", elements=self.indexer.top_k, role="fp32", region="sequence")
         return [made, inputs, picks]
+
+
+def _products(name: str, inputs: int, *widths: int) -> Linear:
+    """Products of one input that every tensor rank holds whole, priced as one."""
+    return replace(whole_product(name, inputs, sum(widths)), outputs=tuple((1, width) for width in widths))

@@ -8,7 +8,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
 from meshwright.specs.layers.dense_mlp import DenseMlp
-from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector, activation_pass, whole_product
+from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector, activation_pass, norm_pass, whole_product
 
 # Kernels around the products of an expert layer: scores, top-k, balance loss, counts and their copy to the host; masks,
 # offsets, gather or scatter of tokens and probabilities. Source: counted in megatron/core/transformer/moe of
@@ -39,11 +39,16 @@ class MoeMlp(FeedForward):
     """Width of all shared experts together; 0 for none."""
     shared_gate: bool = False
     """A learned scalar gate on the shared expert (Qwen2-MoE)."""
+    residual: bool = False
+    """A learned softmax of two weighs routed experts and the shared one, an MLP of its own in every layer (residual
+    MoE; Rajbhandari et al. 2022, DeepSpeed-MoE, arXiv 2201.05596, section 4.1.2)."""
     router_bias: bool = False
     bias: bool = False
     latent: int = 0
     """Width in which routed experts work, between a product down to it and one up from it; 0 for that of the stream
     (Nemotron-3 Super)."""
+    latent_norm: bool = False
+    """A norm on what the experts made together, before the product up from their width (Kimi K3)."""
     groups: int = 0
     """Equal groups of experts of which the router first chooses some; 0 for none (DeepSeek-V2 and V3)."""
     groups_per_token: int = 0
@@ -58,6 +63,9 @@ class MoeMlp(FeedForward):
         good &= check.all_whole(self, *optional, low=0)
         if good:
             check.that(self.top_k <= self.choices, "top_k", self.top_k, f"must not exceed experts = {self.choices}")
+        if self.residual:
+            check.that(self.shared_ffn_hidden != 0, "residual", True, "weighs a shared expert, of which there is none")
+            check.that(not self.shared_gate, "residual", True, "and shared_gate both weigh the shared expert")
         if good and (self.groups or self.groups_per_token):
             check.that(self.experts % max(self.groups, 1) == 0, "groups", self.groups, f"must divide {self.experts}")
             why = f"is from 1 to groups = {self.groups}"
@@ -65,12 +73,18 @@ class MoeMlp(FeedForward):
                 reached = self.experts // self.groups * self.groups_per_token
                 why = f"reaches {reached} experts of which a token visits {self.top_k}"
                 check.that(reached >= self.top_k, "groups_per_token", self.groups_per_token, why)
+        check.that(not self.latent_norm or self.latent > 0, "latent_norm", True, "there is no width of experts' own")
         check.done()
 
     @property
     def matrices(self) -> int:
         """3 matrices per expert when gated, else 2."""
         return 3 if self.gated else 2
+
+    @property
+    def shared(self) -> DenseMlp:
+        """The shared experts as one MLP; beside residual experts it is one of their own kind, with their biases."""
+        return DenseMlp(ffn_hidden=self.shared_ffn_hidden, gated=self.gated, bias=self.bias and self.residual)
 
     @property
     def choices(self) -> int:
@@ -86,8 +100,10 @@ class MoeMlp(FeedForward):
     def unrouted_parameters(self, hidden: int) -> int:
         """Router, products to and from the experts' width, shared expert."""
         router = hidden * self.choices + (self.choices if self.router_bias else 0) + 2 * hidden * self.latent
-        shared = self.matrices * hidden * self.shared_ffn_hidden + (hidden if self.shared_gate else 0)
-        return router + shared
+        router += self.latent if self.latent_norm else 0
+        shared = self.shared.parameters(hidden) if self.shared_ffn_hidden else 0
+        mixed = hidden if self.shared_gate else 2 * hidden + 2 if self.residual else 0
+        return router + shared + mixed
 
     def parameters(self, hidden: int) -> int:
         """All experts, router and shared expert."""
@@ -129,6 +145,8 @@ class MoeMlp(FeedForward):
             width["latent"] = self.latent
         if self.null_experts:
             width["null_experts"] = self.null_experts
+        if self.residual:
+            width["residual"] = True
         if self.groups:
             width |= {"groups": self.groups, "groups_per_token": self.groups_per_token}
         return {**width, "experts": self.experts, "top_k": self.top_k, "shared_ffn_hidden": self.shared_ffn_hidden}
@@ -233,14 +251,43 @@ class MoeMlp(FeedForward):
             )
         if self.latent:
             ops[2:2] = [whole_product("experts down to their width", hidden, width, module="moe")]
+            if self.latent_norm:
+                ops.append(norm_pass("experts norm", width, parameters=width, module="moe"))
+                kept.append(Kept(name="experts norm input", elements=width, role="input", region="sequence"))
             ops.append(whole_product("experts up to the stream", width, hidden, module="moe"))
             kept.append(Kept(name="expert inputs", elements=width, role="input", region="sequence", freed_by=("moe",)))
         if self.shared_ffn_hidden:
-            shared = DenseMlp(ffn_hidden=self.shared_ffn_hidden, gated=self.gated)
-            beside = shared.named_work(hidden, "shared expert", "shared_experts")
+            beside = self.shared.named_work(hidden, "shared expert", "shared_experts")
             ops += beside.ops
             kept += beside.kept[1:]  # its input is the router's
+        if self.residual:
+            ops += self._weighed(hidden)
+            # What the softmax weighs; what the experts made of a token is kept as combined tokens.
+            kept.append(
+                Kept(
+                    name="shared expert output",
+                    elements=hidden,
+                    role="activation",
+                    region="sequence",
+                    freed_by=("shared_experts",),
+                )
+            )
         return PartWork(ops=tuple(ops), kept=tuple(kept))
+
+    def _weighed(self, hidden: int) -> tuple[Op, ...]:
+        """Two numbers a token, their softmax, and the sum of both outputs that it weighs.
+
+        Both outputs are read and the sum written, 3 hidden; backward slope and both are read, two slopes written.
+        """
+        weighed = Vector(
+            name="shared expert sum",
+            module="moe",
+            region="sequence",
+            forward_elements=3 * hidden,
+            backward_elements=5 * hidden,
+            kernels=4.0,
+        )
+        return whole_product("shared expert weights", hidden, 2, module="moe", bias=2), weighed
 
     @property
     def clamped(self) -> bool:

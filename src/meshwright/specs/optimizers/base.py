@@ -15,6 +15,7 @@ Column = float | int | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]
 """One number, or one per row."""
 
 FP32_BYTES = 4.0
+LAYERWISE = "layerwise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,9 @@ class MatrixProduct:
 class Optimizer:
     """An optimizer; its fields are its settings."""
 
+    layerwise: int = 0
+    """1 where a layer is updated as soon as backward has its gradient, which is freed then."""
+
     name: ClassVar[str]
     summary: ClassVar[str]
     source: ClassVar[str]
@@ -62,6 +66,8 @@ class Optimizer:
     """Whether matrices of layers have other states than `each_bytes` says, or products in their update."""
     edges: ClassVar[bool] = False
     """Whether it treats embedding and head as such matrices, too."""
+    early: ClassVar[bool] = True
+    """Whether a layer may be updated before backward has ended."""
     fills: ClassVar[bool] = False
     """Whether `statistics` and `refresh` run where the workers of a pipeline wait."""
     whole: ClassVar[bool] = False
@@ -104,6 +110,10 @@ class Optimizer:
         """
         return ()
 
+    def statistics_bytes(self, matrix: Matrix) -> Column:
+        """Bytes of statistics of one matrix that data ranks sum in a step, as each takes those of its own tokens."""
+        return 0.0
+
     def refresh(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Work of a step of which no update waits for the result, as matrix products of as many FLOP."""
         return ()
@@ -114,8 +124,10 @@ class Optimizer:
 
     def describe(self) -> str:
         """Name of the optimizer with its settings."""
-        held = ", ".join(f"{one.name.replace('_', ' ')} {getattr(self, one.name)}" for one in fields(self))
-        return f"{self.name} ({held})" if held else self.name
+        own = [one.name for one in fields(self) if one.name != LAYERWISE]
+        held = [f"{name.replace('_', ' ')} {getattr(self, name)}" for name in own]
+        held += ["layer by layer"] if self.layerwise else []
+        return f"{self.name} ({', '.join(held)})" if held else self.name
 
     @classmethod
     def read(cls, text: str, given: Mapping[str, str]) -> Optimizer:
@@ -128,19 +140,22 @@ class Optimizer:
         Raises:
             InputError: unknown settings, or values that are no whole number above 0.
         """
-        known = [one.name for one in fields(cls)]
+        known = [*(one.name for one in fields(cls) if one.name != LAYERWISE), *([LAYERWISE] if cls.early else [])]
+        usual = {LAYERWISE: "1"}
+        why = f"settings of {cls.name} are whole numbers: {', '.join(known)}" if known else f"{cls.name} has none"
+        fix = f"for example {cls.name}:{known[0]}={usual.get(known[0], '128')}" if known else f"use {cls.name}"
         problems = [
-            Problem(
-                what=f"optimizer {text[:60]!r}: {name}={value}",
-                why=f"settings of {cls.name} are whole numbers: {', '.join(known)}"
-                if known
-                else f"{cls.name} has none",
-                fix=f"for example {cls.name}:{known[0]}=128" if known else f"use {cls.name}",
-                field="optimizer",
-            )
+            Problem(what=f"optimizer {text[:60]!r}: {name}={value}", why=why, fix=fix, field="optimizer")
             for name, value in given.items()
             if name not in known or not value.isascii() or not value.isdigit() or not 1 <= int(value[:9]) < 10**8
         ]
+        if given.get(LAYERWISE, "1").strip("0") != "1" and not problems:
+            why = "each layer is updated as its gradient comes (1), or all at the end of the step"
+            what, fix = (
+                f"optimizer {text[:60]!r}: {LAYERWISE}={given[LAYERWISE]}",
+                f"say {LAYERWISE}=1, or leave it out",
+            )
+            problems.append(Problem(what=what, why=why, fix=fix, field="optimizer"))
         if problems:
             raise InputError(problems, code="MW404")
         return cls(**{name: int(value) for name, value in given.items()})

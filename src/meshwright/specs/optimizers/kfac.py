@@ -17,7 +17,8 @@ class Kfac(Optimizer):
     """Factors A = mean of a a^T and B = mean of g g^T over tokens, their inverses in fp32, and Adam's two moments.
 
     Each step: B^-1 G A^-1, 2 r c (r + c) FLOP for r x c. Every `every` steps: A and B of all its micro-batches,
-    2 T (r^2 + c^2) for T tokens in the format of activations, and both inverses, r^3 + c^3. Tensor ranks take the
+    2 T (r^2 + c^2) for T tokens in the format of activations, their sums over data ranks, 4 (r^2 + c^2) bytes, and both
+    inverses, r^3 + c^3. Tensor ranks take the
     block of their part of a matrix; embedding and head are left to Adam.
     """
 
@@ -27,6 +28,7 @@ class Kfac(Optimizer):
     on_host: ClassVar[bool] = False
     own_formats: ClassVar[bool] = True
     matrices: ClassVar[bool] = True
+    early: ClassVar[bool] = False
 
     every: int = 10
 
@@ -53,6 +55,10 @@ class Kfac(Optimizer):
         return tuple(
             MatrixProduct(m=side, n=side, k=tokens, times=1.0 / self.every) for side in (matrix.rows, matrix.columns)
         )
+
+    def statistics_bytes(self, matrix: Matrix) -> Column:
+        """Both factors."""
+        return FP32_BYTES * (matrix.rows**2 + matrix.columns**2) / self.every
 
     def refresh(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Both inverses."""
