@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,8 @@ from meshwright.kernels.expert_load import counted_shares, rank_shares
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.expert_load import ExpertLoad
+from meshwright.specs.layers.moe import MoeMlp
+from meshwright.specs.model import LayerRun
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 
@@ -71,6 +74,26 @@ def test_stashed_exchanges_are_not_repeated_and_take_memory() -> None:
     kept = [dict(one.stages[0].memory_bytes)["activations"] for one in (again, stashed)]
     # Six copies of 4,096 tokens of width 2,048 arrive and come back, in 26 layers with experts, two bytes each.
     assert kept[1] - kept[0] == pytest.approx(2 * 6 * 4096 * 2048 * 26 * 2, rel=0.01)
+
+
+def test_layers_of_a_pyramid_are_priced_each_with_its_own_experts() -> None:
+    """DeepSpeed-MoE: half of the layers like those of one model, half like those of another, and so is the step."""
+    layer = MIXTRAL.last_layer()
+    assert isinstance(layer.mlp, MoeMlp)
+    residual = replace(layer.mlp, top_k=1, ffn_hidden=2048, shared_ffn_hidden=2048, residual=True)
+    few, many = (replace(layer, mlp=replace(residual, experts=experts)) for experts in (8, 16))
+    where, row = resolve_gpus("8xH100"), parse_row("ep8.dp8.z1.mbs1.gbs32", devices=8, global_batch=32, schedules=())
+    found = []
+    for halves in ((few, few), (few, many), (many, many)):
+        model = replace(MIXTRAL, runs=tuple(LayerRun(layers=(half,), repeats=8) for half in halves))
+        load = ExpertLoad(zipf=1.0).of(model)
+        workload = Workload(seq_len=4096, global_batch=32, expert_load=load)
+        found.append(estimate_plan(expand(row, model, 4096), model, where, workload))
+    steps, held = [one.step_time_s for one in found], [dict(one.stages[0].memory_bytes) for one in found]
+    assert steps[1] == pytest.approx((steps[0] + steps[2]) / 2, rel=1e-6)
+    assert held[0]["weights"] < held[1]["weights"]
+    for part in ("weights", "activations"):
+        assert held[1][part] == pytest.approx((held[0][part] + held[2][part]) / 2, rel=1e-6)
 
 
 def test_chunks_hide_exchanges_beside_the_experts() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from meshwright import estimate
+from meshwright import plan as search_plan
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import PerParameter, WorkerLoad, fullest_bytes, usual, worker_bytes
 from meshwright.library import models
@@ -14,6 +17,11 @@ from meshwright.search.shardings import ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.specs.workload import Workload
 from tests.strategies.columns import sharding
+
+WORKER_FIELDS = (
+    *("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient"),
+    *("communicators", "offload_weights"),
+)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -63,3 +71,54 @@ def test_buckets_of_whole_copies_lie_beside_their_gradients(software: str, each:
 
     assert gradients("z0", 8, 8) - gradients("z0", 1) == each
     assert gradients("fsdp", 8) == pytest.approx(12.0 / 8)
+
+
+@pytest.mark.parametrize(("name", "ranks", "parts"), [("z0", 8, 1), ("z2", 8, 1), ("fsdp", 8, 8), ("fsdp-keep", 8, 1)])
+def test_frozen_weights_are_cut_to_the_last_byte(name: str, ranks: int, parts: int) -> None:
+    """As many parts as ranks gather; an odd number of bytes is rounded nowhere."""
+    workload = Workload(seq_len=4096, global_batch=64)
+    hardware = hardware_of(resolve_gpus("1x8xH100").groups[0], workload)
+    groups = ranks if name == "z0" else 1
+    frozen = {"frozen_dense_bytes": np.array([1e9 + 3]), "frozen_expert_bytes": np.array([5e8 + 1])}
+
+    def weights(load: dict[str, np.ndarray]) -> float:
+        nothing = dict.fromkeys(WORKER_FIELDS, np.zeros(1))
+        held = worker_bytes(WorkerLoad(**(nothing | load)), sharding(name, ranks, groups=groups), hardware, workload)
+        return float(held.weights[0])
+
+    assert weights(frozen) == pytest.approx((1.5e9 + 4) / parts, rel=1e-13)
+    assert weights({**frozen, "offload_weights": np.array([0.25])}) == pytest.approx(0.75 * weights(frozen), rel=1e-13)
+    # Of several versions of the weights those that train differ alone.
+    assert weights({**frozen, "weight_versions": np.array([3.0])}) == weights(frozen)
+    assert weights({"dense_weight_bytes": np.array([7.0]), "weight_versions": np.array([3.0])}) == pytest.approx(
+        3 * weights({"dense_weight_bytes": np.array([7.0])})
+    )
+
+
+def test_gradients_of_a_layerwise_update_are_those_of_the_largest_table_or_layer() -> None:
+    """Llama-3.1-8B: the head and the norm before it are the most; FSDP holds one whole gradient anyway."""
+    held, early = (
+        estimate("llama-3.1-8b", plan="dp1.mbs1.gbs1.rc-full", gpus="1xH200", optimizer=name).plans[0].estimate.fullest
+        for name in ("adamw", "adamw:layerwise=1")
+    )
+    apart = {kind: size - dict(early.memory_bytes)[kind] for kind, size in held.memory_bytes if kind != "overhead"}
+    assert apart.pop("gradients") == 4 * (8_030_261_248 - 128_257 * 4096)
+    assert not any(apart.values())
+    sharded = estimate("llama-3.1-8b", plan="dp8.fsdp.mbs1.gbs8", gpus="8xH200", optimizer="adamw:layerwise=1")
+    assert dict(sharded.plans[0].estimate.fullest.memory_bytes)["gradients"] == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ("dp1.mbs1.gbs4", "4 micro-batches"),
+        ("dp8.mbs1.gbs8.z1", "z1 with"),
+        ("dp1.mbs1.gbs1.off-o", "states in host memory"),
+    ],
+)
+def test_layerwise_updates_need_one_micro_batch_and_gradients_that_no_rank_waits_for(plan: str, words: str) -> None:
+    gpus = "8xH200" if plan.startswith("dp8") else "1xH200"
+    with pytest.raises(UnsupportedError, match=words):
+        estimate("llama-3.1-8b", plan=plan, gpus=gpus, optimizer="adamw:layerwise=1")
+    with pytest.raises(UnsupportedError, match="a search with"):
+        search_plan("llama-3.1-8b", gpus=gpus, global_batch=8, optimizer="adamw:layerwise=1")

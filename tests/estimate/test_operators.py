@@ -84,6 +84,16 @@ def test_gradients_leave_in_buckets_that_are_all_of_a_stage() -> None:
     assert gathers.calls * gathers.payload_bytes == pytest.approx(parameters * 2)
 
 
+@pytest.mark.parametrize("sharding", ["z0", "z1"])
+@pytest.mark.parametrize(("degrees", "domain"), [("tp8.dp2", 1), ("tp2.pp2.dp4", 0), ("tp4.dp4", 1)])
+def test_gradients_cross_the_links_between_their_ranks(degrees: str, domain: int, sharding: str) -> None:
+    """Between nodes where data ranks are on several, whether they share states or hold copies."""
+    job = estimate("llama-3-8b", f"{degrees}.{sharding}.mbs1.gbs32", gpus="16xH100")[0].job
+    assert isinstance(job, Job)
+    messages = step_operators(job.plan, job.model, job.cluster, job.workload)[0].messages.values()
+    assert {message.domain for message in messages if message.category == "dp"} == {domain}
+
+
 def test_several_kinds_of_device_have_operators_of_their_own() -> None:
     job = plan("llama-3.1-8b", gpus="8xH100,8xA100-80", global_batch=128, top=1)[0].job
     assert isinstance(job, Job)

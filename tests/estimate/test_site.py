@@ -118,3 +118,31 @@ def test_sequences_of_several_lengths_are_refused() -> None:
     workload = Workload(seq_len=1024, global_batch=plan.global_batch, sequence_lengths=((256, 0.5), (1024, 0.5)))
     with pytest.raises(UnsupportedError, match="several lengths"):
         estimate_plan(plan, MODEL, resolve_gpus("4xH100,4xA100-80"), workload)
+
+
+@pytest.mark.parametrize(("each", "near"), [((8, 8), 8), ((8, 6), 6), ((4, 5), 4)])
+def test_the_node_with_the_fewest_ranks_says_how_many_links_are_used_at_once(each: tuple[int, int], near: int) -> None:
+    """Six ranks of a node reach eight of another over six links, as many as six of it."""
+
+    def exposed_s(*ranks: int) -> float:
+        own = [Stage(first, sharded(count, sum(ranks), 1), LAYERS) for first, count in zip((0, 8), ranks, strict=True)]
+        return dict(priced(plan_of(*(([one], 1, 1) for one in own)), resolve_gpus("8xH100,8xH800")).breakdown_s)["dp"]
+
+    assert exposed_s(*each) == pytest.approx(exposed_s(near, near), rel=0.1)
+
+
+def test_pipelines_beside_each_other_are_neighbours() -> None:
+    """Four ranks of a node in one pipeline or in two, of three and of one, reach the others alike."""
+    whole, parted = (
+        priced(
+            plan_of(
+                *(
+                    ([Stage(first, sharded(ranks, 8, 1), LAYERS)], 1, 1)
+                    for first, ranks in zip((0, *range(ranks_of[0], 5)), (*ranks_of, 4), strict=False)
+                )
+            ),
+            resolve_gpus("4xH100,4xA100-80"),
+        )
+        for ranks_of in ((4,), (3, 1))
+    )
+    assert parted.step_time_s == pytest.approx(whole.step_time_s)

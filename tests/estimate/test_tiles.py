@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -98,3 +99,14 @@ def test_tiles_are_a_repair_of_long_sequences() -> None:
         with pytest.raises(InfeasibleError) as caught:
             mw.plan("llama-3.1-8b", software=software, **asked)
         assert "--loss-tiles 19: logits and loss in 19 pieces" in str(caught.value)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_one_tile_of_a_feed_forward_part_is_live_and_halves_with_twice_as_many(recompute: str) -> None:
+    """c / n bytes beside what tiles do not change: differences of 2, 4, 8 and 16 tiles halve."""
+    row = PlanRow(tp=8, recompute=recompute)
+    found = [step(row, mlp_tiles=tiles, loss_tiles=512).stages[0] for tiles in (2, 4, 8, 16)]
+    live = [sum(dict(stage.memory_bytes).values()) for stage in found]
+    gains = [more - fewer for more, fewer in pairwise(live)]
+    assert gains[0] > 0
+    assert gains[1:] == pytest.approx([gains[0] / 2, gains[0] / 4], rel=1e-6)

@@ -62,3 +62,16 @@ def test_stages_spread_unevenly_are_a_row_and_no_homogeneous_plan_of_frameworks(
     none, problems = homogeneous(plan)
     assert none is None
     assert [problem.why for problem in problems] == ["must be spread evenly over the 2 workers"]
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_schedules_of_paired_passes_hide_exchanges_of_experts_where_there_are_any(schedule: str, ep: int) -> None:
+    def overlaps(**stated: str) -> set[str]:
+        vpp = 2 if schedule == "dualpipev" else 1
+        row = PlanRow(pp=2, vpp=vpp, dp=4, ep=ep, mbs=1, gbs=64, schedule=schedule, **stated)
+        return {strategy.expert.overlap for strategy in plan_of(row, [3] * 2 * vpp).strategies}
+
+    assert overlaps() == {"paired-wgrad" if ep > 1 else "none"}
+    if ep > 1:
+        assert overlaps(ep_overlap="paired") == {"paired"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from random import Random
 
 from meshwright.schedules import SCHEDULES
-from meshwright.schedules.list_scheduling import State, Work
-from meshwright.schedules.resting import BOTH, GRADIENTS, Rest, SlackRest
+from meshwright.schedules.list_scheduling import State, Work, list_schedule
+from meshwright.schedules.resting import BOTH, GRADIENTS, Rest, Resting, SlackRest
 from meshwright.schedules.table import Kind
 
 PLACEMENT = SCHEDULES["1f1b"].placement(3)
@@ -64,3 +64,18 @@ def test_a_worker_rests_only_where_its_weight_gradient_would_delay_a_task() -> N
         delays_nobody = desk.free_s + weight_s <= max(latest_s, start_s)
         works = bool(desk.owed) and wait_s > 0 and (delays_nobody or desk.idle_s + wait_s > rest.most_s)
         assert rest.ends(state, 0, start_s, Kind.I, 0) == works
+
+
+def test_no_worker_runs_further_ahead_of_its_gradients_than_its_warmup() -> None:
+    for seed in range(20):
+        chance = Random(seed)
+        forward_s, gradient_s, weight_s = ([chance.choice([1.0, 2.0]) for _ in range(3)] for _ in range(3))
+        work = Work(
+            placement=PLACEMENT, micro_batches=(8,), forward_s=forward_s, gradient_s=gradient_s, weight_s=weight_s
+        )
+        warmups = [3, 2, 1]
+        for most, tasks in zip(warmups, list_schedule(work, Resting(warmups, Rest(most_s=1.0))).lists, strict=True):
+            kinds = [kind for kind, *_ in tasks]
+            ahead = [kinds[:end].count(Kind.F) - kinds[:end].count(Kind.I) for end in range(len(kinds) + 1)]
+            assert max(ahead) <= most
+            assert (kinds.count(Kind.F), kinds.count(Kind.I), kinds.count(Kind.W)) == (8, 8, 8)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.schedules import Caps, Scheduled, Times, best_schedule
+from meshwright.schedules import Caps, Scheduled, Times, best_schedule, span_search
 from meshwright.schedules.in_flight import live_vectors
+from meshwright.schedules.order_search import made_by
+from tests.schedules.test_order_search import options_of, work_of
 
 PUBLIC = [
     # p, m, chunks, room, f, i, w and latency of a chunk (the last three by profiles of 1.5B to 28B models), span.
@@ -116,3 +120,20 @@ def test_no_named_schedule_has_a_shorter_span_and_whole_backwards_may_be_asked_f
 def test_another_objective_is_refused() -> None:
     with pytest.raises(InputError, match="makespan or span"):
         best_schedule(Times(forward_s=np.ones((2, 1)), backward_s=np.ones((2, 1)), transfer_s=0.0), 2, objective="time")
+
+
+def test_an_order_is_asked_to_end_sooner_by_shares_of_what_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not asked for is left to weight gradients: both add up to the time that idles."""
+    asked: list[list[float]] = []
+
+    def latest(start: object, ends_s: list[float]) -> dict[tuple[object, int, int], float]:
+        asked.append(list(ends_s))
+        return {}
+
+    monkeypatch.setattr(span_search, "latest_starts", latest)
+    work = work_of([1.0, 1.0], split=True)
+    found = made_by(work, options_of(work)[0].rule(), "")
+    start = replace(found, span_s=100.0, starts_s=(0.0, 2.0))
+    rests = [rest for _, rest in span_search._slack_rules(start, 30.0)]
+    assert asked == [[100.0 - sooner * 30.0, 102.0 - sooner * 30.0] for sooner in (0.0, 0.025, 0.1)]
+    assert [rest.most_s for rest in rests] == pytest.approx([30.0, 29.25, 27.0])

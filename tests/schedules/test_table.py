@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -138,6 +140,16 @@ def test_a_table_is_read_as_it_was_written_but_not_with_a_chain_of_nobody() -> N
     assert table.entries()[0][:2] == ["F0.0", "F0.1"]
     with pytest.raises(InputError, match="chains"):
         ScheduleTable.from_dict({**data, "chains": [[0, 1], []]})
+
+
+@pytest.mark.parametrize("versions", [None, [0] * 4])
+def test_versions_are_read_as_they_were_written(versions: list[int] | None) -> None:
+    """A first version that is stated, too."""
+    plain = written(["F0.0 F0.1 B0.0 B0.1"], Placement.of_chains([[0]]))
+    table = replace(plain, version=None if versions is None else np.array(versions))
+    back = ScheduleTable.from_dict(table.to_dict())
+    assert (None if back.version is None else back.version.tolist()) == versions
+    assert back.entries() == table.entries()
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class Coverage:
                 "inside_by_source": round(float(np.mean([self.inside[of == name].mean() for name in sources])), 4),
                 "median_high_over_low": round(math.exp(2 * float(np.median(self.log_half_widths))), 4),
                 "sources": {name: round(float(self.inside[of == name].mean()), 4) for name in sources},
+                "runs": {name: int((of == name).sum()) for name in sources},
             },
         }
 

@@ -70,8 +70,6 @@ class Hardware:
     exchange_rates: tuple[LevelRates, ...]
     """The same levels as kernels that exchange tokens use them: at what benchmarks reach, whatever the framework."""
     price_per_hour: float | None
-    unified_memory: bool = False
-    """The device's memory is the host's: there is no other to move to."""
     any_operand_order: bool = False
     """8-bit products read either operand as it is stored."""
     host_memory_bytes: float | None = None
@@ -210,7 +208,6 @@ def host_columns(group: NodeGroup) -> dict[str, Any]:
     write = read if host.disk_write_bytes_per_s is None else host.disk_write_bytes_per_s
     return {
         "host_bytes_per_s": (host.link_bytes_per_s or device.host_bandwidth_bytes_per_s) / shared_link,
-        "unified_memory": device.unified_memory,
         "host_memory_bytes": None if host.memory_bytes is None else host.memory_bytes / sharing,
         "host_update_bytes_per_s": reached / sharing,
         "disk_bytes": None if host.disk_bytes is None else host.disk_bytes / sharing,

@@ -126,16 +126,22 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     optimizer = optimizer + dense.states * load.dense_state_bytes + experts.states * load.expert_state_bytes
     # The gradients of one layer wait for their turn to leave; with zero 3 these are the unsharded ones below.
     gradients = gradients + (
-        sharding.away("gradients")
+        _leaving(sharding, workload)
         * (1.0 - sharded)
         * sharding.reduced_bytes(precision)
         * (load.largest_dense + load.largest_expert)
         * workload.training
     )
-    # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
+    # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out; of more or
+    # fewer layers where more or none are gathered ahead, and never of more than there are.
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
-    transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+    largest = load.largest_dense + load.largest_expert
+    transient = load.transient + largest * (weight_copies + gradient_copy)
+    beyond = np.asarray(sharding.layers_ahead) - 1
+    if np.any(beyond):
+        others = np.maximum(load.dense_parameters + load.expert_parameters - 2 * largest, 0.0)
+        transient = transient + np.minimum(beyond * largest, others) * weight_copies / 2
     if sharding.has_tiles:
         here, experts_here = (
             np.where(sharding.zero >= Z1, 1.0 / shards, 1.0) for shards in (sharding.shard, sharding.expert_shard)
@@ -147,7 +153,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         group = (load.dense_parameters + load.expert_parameters) / ranks + load.largest_dense + load.largest_expert
         gathered = (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
         transient = transient + each * group - np.where(each > 0, gathered, 0.0)
-    transient = transient + 2 * load.largest_frozen_bytes * split
+    transient = transient + (1 + np.asarray(sharding.layers_ahead)) * load.largest_frozen_bytes * split
     comm_buffers = load.communicators * COMMUNICATOR_BYTES
     allocated = weights + gradients + optimizer + load.activations + transient
     shape = np.shape(allocated)
@@ -190,10 +196,12 @@ class PerParameter:
         """
         precision, training = workload.precision, workload.training
         dense, experts = _states(sharding, hardware, workload)
-        copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers + (
+        # Of more layers than the next one there may be fewer than are gathered ahead: `worker_bytes` counts them.
+        gathered = 1 + np.minimum(sharding.layers_ahead, 1)
+        copies = gathered * precision.bytes_of("weights") * sharding.gathers_layers + (
             sharding.reduced_bytes(precision)
             * training
-            * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
+            * (np.asarray(sharding.zero == Z3, dtype=float) + _leaving(sharding, workload))
         )
         shared: Array | float = 0.0
         if sharding.has_travelling:
@@ -246,6 +254,11 @@ def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -
         dense = replace(dense, gradients=dense.gradients + each * (sharding.replicate > 1))
         experts = replace(experts, gradients=experts.gradients + each * (sharding.expert_replicate > 1))
     return dense, experts
+
+
+def _leaving(sharding: ShardingColumns, workload: Workload) -> Array | float:
+    """1 where gradients leave the device, or become an update, layer by layer as backward makes them."""
+    return np.ones(np.shape(sharding.zero)) if workload.update.layerwise else sharding.away("gradients")
 
 
 def _travelling_bytes(sharding: ShardingColumns, workload: Workload) -> Array:

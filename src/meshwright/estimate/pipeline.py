@@ -123,9 +123,7 @@ def pipeline_columns(
         away_bytes=spread.cells(costs.away_bytes) if costs.away_bytes.any() else None,
         parts_s=passes.parts_s,
         **{name: getattr(costs, name) @ spread.held for name in HELD},
-        largest_frozen_bytes=spread.largest(
-            (costs.frozen_dense_bytes + costs.frozen_expert_bytes) * costs.frozen_gathered * whole
-        ),
+        largest_frozen_bytes=spread.largest(costs.gathered_bytes * whole),
         largest_dense=spread.largest(costs.dense_parameters * whole),
         largest_expert=spread.largest(costs.expert_parameters * whole),
         transient_bytes=spread.largest(costs.transient_bytes),

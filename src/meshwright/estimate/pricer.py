@@ -20,7 +20,7 @@ from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holdin
 from meshwright.estimate.hops import HopLinks, HopSide, PipelineHops, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
-from meshwright.estimate.rows import RowKey, Rows, sharding_columns
+from meshwright.estimate.rows import RowKey, Rows, sharding_of
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
@@ -73,7 +73,6 @@ class PlanPricer:
         self.sites = Sites(cluster, workload, hardware)
         self.rows = Rows(model, workload, self.sites)
         self.links = HopLinks(self.rows)
-        self._sharding: dict[int, ShardingColumns] = {}
         self._pipelines: dict[object, RunPipeline] = {}
         self._partners: dict[object, list[Partners]] = {}
 
@@ -284,12 +283,10 @@ class PlanPricer:
 
     def _shardings(self, strategies: Sequence[LayerStrategy], whole: int) -> ShardingColumns:
         """Data-parallel choices of workers, one row."""
-        found = []
-        for strategy in strategies:
-            number = self.rows.number(strategy, whole)
-            if number not in self._sharding:
-                self._sharding[number] = sharding_columns([strategy], [whole])
-            found.append(self._sharding[number])
+        if all(strategy is strategies[0] for strategy in strategies):
+            return sharding_of(strategies[0], whole, len(strategies))
+        known = {id(strategy): sharding_of(strategy, whole) for strategy in strategies}
+        found = [known[id(strategy)] for strategy in strategies]
         return ShardingColumns(
             **{f.name: beside([getattr(one, f.name) for one in found]) for f in fields(ShardingColumns)}
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,8 @@ class Rows:
         strategies = [self.strategies[number] for _, number, _ in keys]
         hardware, workload = self.sites.views[view], self.workload
         columns = strategy_columns(strategies, np.array([micro_batch for *_, micro_batch in keys]), workload)
-        sharding = sharding_columns(strategies, [self._whole[number] for _, number, _ in keys])
+        whole = [self._whole[number] for _, number, _ in keys]
+        sharding = sharding_columns(strategies, whole) if len(keys) > 1 else sharding_of(strategies[0], whole[0])
         modes = tuple(dict.fromkeys((*(strategy.recompute for strategy in strategies), NONE)))
         items = (
             *(Item("layer", kind, mode) for mode in modes for kind in self.kinds),
@@ -217,6 +219,20 @@ def fetched_share(strategy: LayerStrategy) -> float:
     return 1.0 / max(1, min(shard, shard * strategy.tp // (expert.ep * expert.etp)))
 
 
+@lru_cache(maxsize=1024)
+def sharding_of(strategy: LayerStrategy, whole: int, workers: int = 1) -> ShardingColumns:
+    """Data-parallel record of one strategy as a row, the same for all workers; plans of many questions share it.
+
+    Args:
+        strategy: the strategy of layers.
+        whole: what FSDP keeps whole between micro-batches.
+        workers: columns of the row.
+    """
+    one = sharding_columns([strategy], [whole])
+    names = [field.name for field in fields(ShardingColumns)]
+    return ShardingColumns(**{name: np.repeat(getattr(one, name), workers, axis=1) for name in names})
+
+
 def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] = ()) -> ShardingColumns:
     """Data-parallel records as columns of shape strategies x 1.
 
@@ -259,6 +275,7 @@ def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] =
         gather_bytes=column([DTYPE_BYTES.get(s.data.gather_dtype or "", np.nan) for s in strategies]),
         reduce_bytes=column([DTYPE_BYTES.get(s.data.reduce_dtype or "", np.nan) for s in strategies]),
         secondary=column([s.data.secondary_shard for s in strategies]),
+        prefetch=column([s.data.prefetch for s in strategies]),
         compression=column([s.data.compression for s in strategies]),
         averaging_steps=column([s.data.averaging_steps * (s.data.averaging != "synchronous") for s in strategies]),
         passing=column([s.data.passing for s in strategies]),

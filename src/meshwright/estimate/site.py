@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import gcd
@@ -131,17 +132,18 @@ class Sites:
     def joined(self, stages: tuple[tuple[Site, ...], ...]) -> tuple[tuple[Site, ...], ...]:
         """Workers whose ranks form one group, each on its own devices: their collectives run at the slowest links.
 
-        Inside, as many neighbours of every worker as share a domain; outside, the slowest of the links between their
-        groups and of the fabrics that a worker's own ranks cross.
+        Inside, as many neighbours as every worker has in a domain, those of pipelines beside it counted; outside, the
+        slowest of the links between their groups and of the fabrics that a worker's own ranks cross.
 
         Args:
             stages: the stages of each pipeline.
         """
         flat = [site for own in stages for site in own]
-        key = (-1, *(number for site in flat for number in (site.view, site.devices)))
-        near = gcd(*(_neighbours(site) for site in flat))
+        key = (-1, *(number for site in flat for number in (site.view, site.first, site.devices)))
+        blocks = _side_by_side(flat)
+        near = min(_neighbours(site) for site in blocks)
         inner = min((site.hardware.rates[0] for site in flat), key=_reached)
-        crossed = [site.hardware.rates[-1] for site in flat if site.devices > near]
+        crossed = [site.hardware.rates[-1] for site in blocks if site.devices > _neighbours(site)]
         numbers = sorted({site.number for site in flat})
         between = [self.link(one, other) for one, other in combinations(numbers, 2)]
         outer = min([*between, *crossed] or [inner], key=_reached)
@@ -231,11 +233,24 @@ def _cut(sizes: tuple[int, ...], start: int) -> tuple[int, ...]:
     return (*inner, sizes[-1])
 
 
+def _side_by_side(sites: Sequence[Site]) -> list[Site]:
+    """The sites, those on consecutive devices of one group as one."""
+    found: list[Site] = []
+    for site in sorted(sites, key=lambda one: (one.number, one.first)):
+        before = found[-1] if found else site
+        beside = (before.number, before.last + 1) == (site.number, site.first)
+        if beside and before.contiguous and site.contiguous:
+            found[-1] = replace(before, last=site.last, devices=before.devices + site.devices)
+        else:
+            found.append(site)
+    return found
+
+
 def _neighbours(site: Site) -> int:
     """Ranks of a worker of which surely as many share an innermost domain; all of them where one holds the worker."""
     if site.domain(site.group.domains[0].size) is not None:
         return site.devices
-    return gcd(site.hardware.domain_sizes[0], site.devices)
+    return gcd(site.hardware.domain_sizes[0], site.devices, site.first)
 
 
 def _fabric_efficiency(group: NodeGroup) -> float:

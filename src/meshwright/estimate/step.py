@@ -274,7 +274,9 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
         once = replace(once, optimizer_s=once.optimizer_s + more_s)
     if work.statistics_s.any():
         refresh_s = shared_update_s(work.dense_refresh_s, work.expert_refresh_s, work.sharding)
-        aside_s = work.statistics_s * work.micro_batches + refresh_s
+        summed_s = network.rank_sum_s(work.dense_statistics, expert=False)
+        summed_s = summed_s + network.rank_sum_s(work.expert_statistics, expert=True)
+        aside_s = work.statistics_s * work.micro_batches + refresh_s + summed_s
         fills = workload.update.fills
         once = replace(once, **({"aside_s": aside_s} if fills else {"optimizer_s": once.optimizer_s + aside_s}))
     tensors_s = tensor_updates_s(work.dense_tensors, work.expert_tensors, work.sharding, hardware, workload)

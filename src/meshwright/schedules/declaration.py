@@ -73,6 +73,8 @@ class Declaration(ABC):
     """Copies (or versions) of the weights that a worker holds, at most."""
     traffic: ClassVar[str] = ""
     """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
+    not_run: ClassVar[str] = ""
+    """What is priced of it and left out where this package trains with it, and why; empty if nothing is."""
 
     @property
     def not_searched(self) -> str:

@@ -292,7 +292,7 @@ class Greedy(TaskRule):
     placement and unsplit backwards too; options and tie rules are this reconstruction's own.
     """
 
-    def __init__(self, warmups: Sequence[int], wait: float = 0.0, *, eager: bool = False, group: int | None = None):
+    def __init__(self, warmups: Sequence[int], wait: float = 0.0, *, eager: bool, group: int | None = None):
         """Keep the options.
 
         Args:

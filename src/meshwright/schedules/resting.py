@@ -88,7 +88,7 @@ class Resting(Greedy):
             warmups: the warmups as `Greedy` takes them.
             rest: how long a worker may idle.
         """
-        super().__init__(warmups, wait=NEVER)
+        super().__init__(warmups, wait=NEVER, eager=False)
         self.rest = rest
 
     def choose(self, state: State, worker: int) -> Choice:

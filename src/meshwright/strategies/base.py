@@ -142,6 +142,8 @@ class TensorStrategy(ABC):
     """One line of help."""
     overlaps: ClassVar[tuple[TensorOverlap, ...]] = ("bulk",)
     """Values of the axis tp_overlap."""
+    seldom: ClassVar[tuple[TensorOverlap, ...]] = ()
+    """Values among these that a search tries only where they are named."""
     runs: ClassVar[bool] = False
     """Whether the compiler splits programs this way."""
 

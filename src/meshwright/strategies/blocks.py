@@ -71,6 +71,9 @@ class TensorBlocks:
     keys: Names | None = None
     """Axes over which heads of keys and values are split, where others hold the same; None for those of all heads."""
 
+    parts: int = 1
+    """Parts of a rank's samples that layers compute one beside the other, so that one waits while another computes."""
+
     def size(self, names: Names) -> int:
         """Ranks along some axes."""
         found, size = dict(self.axes), 1

@@ -17,7 +17,7 @@ from meshwright.specs.strategy import EXPERT_OVERLAPS, ExpertOverlap, TensorOver
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
 """A number per row, or one for all rows."""
 
-OVERLAPS: tuple[TensorOverlap, ...] = ("none", "bulk", "ring")
+OVERLAPS: tuple[TensorOverlap, ...] = ("none", "bulk", "ring", "halves")
 """Codes of `StrategyColumns.tp_overlap`."""
 
 BEST_OVERLAP = len(EXPERT_OVERLAPS)
@@ -120,6 +120,12 @@ class StrategyColumns:
         """Hidden shares of collectives beside a product that does not need them, on rows with any overlap."""
         return self._hidden(self.tp_overlap != OVERLAPS.index("none"))
 
+    @cached_property
+    def halved(self) -> Bool[np.ndarray, "rows"] | None:
+        """Rows whose layers compute micro-batches in halves, None where none do."""
+        found = (self.tp_overlap == OVERLAPS.index("halves")) & (self.tp > 1)
+        return found if found.any() else None
+
     def _hidden(self, where: Bool[np.ndarray, "rows"]) -> HiddenShares:
         """A ring exposes one of tp pieces."""
         first_piece = np.where(self.tp_overlap == OVERLAPS.index("ring"), 1.0 / self.tp, 0.0)
@@ -147,6 +153,15 @@ class StrategyColumns:
         fullest = np.where(sequences > 1, np.ceil(sequences / self.cp), sequences)
         alone = np.ones_like(self.context)
         return replace(self, mbs=fullest, seq_len=tokens.length, context=alone, data_ranks=None)
+
+    def of_experts(self, experts: int) -> StrategyColumns:
+        """The same strategies on layers with so many experts, whose load may differ from that of others.
+
+        Args:
+            experts: the number of experts of these layers, 0 for none.
+        """
+        own = None if self.load is None or not experts else self.load.over(experts)
+        return self if own is self.load or own is None else replace(self, load=own)
 
     @property
     def routed_tokens(self) -> Float[np.ndarray, "rows"]:
@@ -218,8 +233,15 @@ class StrategyColumns:
     def _dispatched(self, codes: tuple[int, ...]) -> Bool[np.ndarray, "rows"] | None:
         if self.dispatcher is None:
             return None
-        found = np.isin(self.dispatcher, codes)
-        return found if found.any() else None
+        if codes not in self._with_codes:
+            found = np.isin(self.dispatcher, codes)
+            self._with_codes[codes] = found if found.any() else None
+        return self._with_codes[codes]
+
+    @cached_property
+    def _with_codes(self) -> dict[tuple[int, ...], Bool[np.ndarray, "rows"] | None]:
+        """Rows with one of several dispatchers, by their codes: every exchange of a layer asks for the same."""
+        return {}
 
     def overlaps(self, *how: ExpertOverlap) -> Bool[np.ndarray, "rows"] | None:
         """Rows whose exchanges overlap in one of these ways, None where none do."""

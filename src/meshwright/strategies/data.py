@@ -73,6 +73,9 @@ class ShardingColumns:
     passing: np.ndarray | None = None
     """How weights get to other ranks, as `DataParallel.passing` says it; None where all rows have collectives."""
 
+    prefetch: Int[np.ndarray, "..."] | None = None
+    """Layers gathered ahead of the one at work; None where all rows gather the next one."""
+
     tile: Float[np.ndarray, "..."] | None = None
     """Parameters that the optimizer updates at a time, 0 for all; None likewise."""
 
@@ -116,6 +119,11 @@ class ShardingColumns:
     def defers(self) -> Bool[np.ndarray, "..."] | bool:
         """Whether gradients are scattered in the last micro-batch alone."""
         return False if self.whole is None else self.whole > 0
+
+    @property
+    def layers_ahead(self) -> Int[np.ndarray, "..."] | int:
+        """Layers gathered ahead of the one at work, where weights are gathered layer by layer."""
+        return 1 if self.prefetch is None else self.prefetch
 
     @property
     def gathers_layers(self) -> Bool[np.ndarray, "..."]:
@@ -226,6 +234,8 @@ def state_bytes(
         gradients = np.where(sharding.defers, sharding.reduced_bytes(precision), gradients)
         weights = weights + np.where((np.asarray(sharding.whole) > 1) & sharding.reshard, weight, 0.0)
     kind = optimizer_named(optimizer)
+    if kind.layerwise:
+        gradients = np.zeros(np.shape(shards))
     moments = 0.0 if kind.paged else kind.each_bytes(precision.bytes_of("moments"))
     kept = by_zero[0] * (1.0 - sharding.offload_optimizer)
     held = (moments + np.where(sharding.fsdp, 0.0, master)) * kept

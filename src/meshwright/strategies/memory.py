@@ -32,6 +32,7 @@ def kept_bytes(
 
     Source: Korthikanti et al. 2022, section 4.
     """
+    columns = columns.of_experts(work.experts)
     if recompute.kind in ("full", "grouped"):
         share = 1.0 / recompute.group if recompute.kind == "grouped" else 1.0
         return columns.at(work.tokens).sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
@@ -49,7 +50,8 @@ def kept_bytes(
 
 def made_again_bytes(work: LayerWork, columns: StrategyColumns, precision: Precision) -> Float[np.ndarray, "rows"]:
     """Bytes that are on the device while a layer that repeats half its products runs backward, beyond what it kept."""
-    return tensor_bytes([one for one in work.kept if HALF_PRODUCTS in one.freed_by], work, columns, precision)
+    own = columns.of_experts(work.experts)
+    return tensor_bytes([one for one in work.kept if HALF_PRODUCTS in one.freed_by], work, own, precision)
 
 
 def _brought(work: LayerWork, columns: StrategyColumns) -> Float[np.ndarray, "rows"]:

@@ -29,7 +29,8 @@ class OneDimension(TensorStrategy):
 
     name = "1d"
     summary = "column- then row-split matrices (Megatron-LM)"
-    overlaps = ("bulk", "ring")
+    overlaps = ("bulk", "ring", "halves")
+    seldom = ("halves",)
     runs = True
 
     def linear(self, op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
@@ -52,7 +53,8 @@ class OneDimension(TensorStrategy):
             TensorBlocks,
         )  # only runs write products
 
-        ranks, shared = ("head", "copy"), ("head", "copy") if shares_tokens else ()
+        ranks = ("head", "copy") if tp > 1 else ()
+        shared = ranks if shares_tokens else ()
         return TensorBlocks(
             axes=(("head", key_ranks), ("copy", tp // key_ranks)),
             stream=ActivationBlocks(length=shared),
@@ -60,7 +62,7 @@ class OneDimension(TensorStrategy):
             into=BlockProduct(columns=ranks, gather=("length", shared)),
             out=BlockProduct(rows=ranks, scatter=("length", shared), total=() if shares_tokens else ranks),
             table=ranks,
-            keys=("head",),
+            keys=ranks[:1],
         )
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:

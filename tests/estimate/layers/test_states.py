@@ -25,6 +25,7 @@ from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.optimizers.base import Matrix
+from meshwright.specs.optimizers.kfac import Kfac
 from meshwright.specs.precision import precision, stated
 from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload
 from meshwright.units import GIB
@@ -163,6 +164,20 @@ def test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step(every: int)
     # One stage has no bubble to fill.
     alone = (estimated(DENSE, ALONE, f"{name}:every=20", gpus="1xGB300") for name in ("kfac", "pipefisher"))
     assert len({found.step_time_s for found in alone}) == 1
+
+
+def test_data_ranks_sum_the_factors_of_kfac(monkeypatch: pytest.MonkeyPatch) -> None:
+    def times_s() -> list[float]:
+        plans = (("kfac:every=1", ""), ("kfac:every=2", ""), ("kfac:every=1", "z1"), ("kfac:every=1", "fsdp"))
+        rows = [(PlanRow(dp=8, gbs=8, sharding=word or "z0"), name) for name, word in plans]
+        return [estimated(DENSE, row, name).step_time_s for row, name in (*rows, (ALONE, "kfac:every=1"))]
+
+    whole_s = times_s()
+    monkeypatch.setattr(Kfac, "statistics_bytes", lambda self, matrix: 0.0)
+    every, seldom, sharded, fully, alone = (a - b for a, b in zip(whole_s, times_s(), strict=True))
+    assert every == pytest.approx(2 * seldom, rel=0.02)
+    assert every == pytest.approx(sharded) == pytest.approx(fully)
+    assert every > 0 == alone
 
 
 def test_tensor_ranks_of_muon_all_update_the_whole_matrix() -> None:

@@ -88,6 +88,22 @@ def test_scores_are_swept_by_softmax_as_the_framework_does_and_by_dropout_where_
     assert forward_s(1.0, dropout=True) - forward_s(1.0, dropout=False) == pytest.approx(2.5 * sweep_s)
 
 
+def test_written_scores_of_heads_that_tensor_cores_read_are_quicker_than_those_of_narrower_ones() -> None:
+    """Rows of 127 numbers of two bytes do not start on 16 bytes, be they of keys or of values."""
+    model = spec("gpt3-175b")
+    workload = Workload(seq_len=TOKENS, global_batch=1, attention_kernel="materialised", software="megatron-lm")
+    hardware = hardware_of(resolve_gpus("1xA100-80").groups[0], workload)
+    work = layer_work(model.last_layer(), model.hidden, "materialised")
+
+    def step_s(head_dim: int, value_dim: int) -> float:
+        ops = [replace(op, head_dim=head_dim, value_dim=value_dim) for op in work.ops if isinstance(op, CoreAttention)]
+        priced = price_work(replace(work, ops=tuple(ops)), columns(mbs=1), hardware, workload)
+        return float(priced.forward.compute_s[0] + priced.backward.compute_s[0])
+
+    assert step_s(128, 128) < min(step_s(127, 128), step_s(128, 127))
+    assert step_s(127, 127) < step_s(127, 128)
+
+
 @pytest.mark.parametrize("ep", [1, 8])
 def test_tokens_sent_to_experts_are_held_as_they_come_and_as_they_are_laid_out(ep: int) -> None:
     """Qwen3-30B: eight copies of each token, as many received as sent, in bf16."""

@@ -48,3 +48,17 @@ def test_groups_settled_for_a_number_of_micro_batches_are_the_smallest_legal_one
         assert (settled.group or p) == legal[0]
         assert not settled.problems(p, m, 2)
     assert Interleaved(group=m).settled(p, m) == Interleaved(group=m)  # what is stated stays
+
+
+@pytest.mark.parametrize("schedule", [Interleaved(), Interleaved(group=3), Interleaved(group=5)], ids=lambda s: s.token)
+def test_forwards_without_a_partner_are_those_up_to_the_last_workers_first_backward(schedule: Interleaved) -> None:
+    """The way to the last worker, and what it runs first; never more than there are."""
+    tried = 0
+    for p, m, v in product(range(2, 6), range(1, 16), range(2, 4)):
+        if schedule.problems(p, m, v):
+            continue
+        last = schedule.table(p, m, v).entries()[-1]
+        warm = next(place for place, task in enumerate(last) if task.startswith("B"))
+        assert schedule.unpaired(p, m, v) == min(p - 1 + warm, m * v), (p, m, v)
+        tried += 1
+    assert tried > 4

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import LevelRates, group_span
-from meshwright.shapes import Array, Int
+from meshwright.shapes import Array, Column, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.data import Z0, ShardingColumns
@@ -79,6 +79,15 @@ def joined_workers(parts: Sequence[Partners]) -> Partners:
     )
 
 
+def _joint_span(stride: Column, size: Column, sizes: Sequence[int]) -> tuple[Array, ...]:
+    """Members of one group over all pipelines inside a domain: the fewest of any, however many others have.
+
+    As many of every domain send to the next one side by side.
+    """
+    stride, size = np.broadcast_arrays(stride, size)
+    return (*(np.clip(inner // stride, 1, size).astype(float) for inner in sizes[:-1]), size.astype(float))
+
+
 class DataNetwork:
     """Collectives of the shard and replica groups of dense and expert parameters."""
 
@@ -92,13 +101,18 @@ class DataNetwork:
             False: (groups.dense_stride, sharding.shard),
             True: (groups.expert_stride, sharding.expert_shard),
         }
+        span = group_span if hardware.joint is None else _joint_span
         self.shard = {
-            False: group_span(groups.dense_stride, sharding.shard, sizes),
-            True: group_span(groups.expert_stride, sharding.expert_shard, sizes),
+            False: span(groups.dense_stride, sharding.shard, sizes),
+            True: span(groups.expert_stride, sharding.expert_shard, sizes),
         }
         self.replica = {
             False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
             True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
+        }
+        self.every = {
+            False: (groups.dense_stride, sharding.shard * sharding.replicate),
+            True: (groups.expert_stride, sharding.expert_shard * sharding.expert_replicate),
         }
         self.tensor = group_span(1, groups.dense_stride, hardware.domain_sizes)
         self.replica_rates = rates
@@ -152,6 +166,12 @@ class DataNetwork:
     def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-reduce between shard groups, and between pipelines."""
         return np.asarray(self._in_replica[expert].sum.seconds(size_bytes))
+
+    def rank_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-reduce over all data ranks, whatever they shard, and between pipelines."""
+        sizes, rates = self.hardware.joint or (self.hardware.domain_sizes, self.hardware.rates)
+        inside = group_span(*self.every[expert], sizes)
+        return np.asarray(all_reduce_s(size_bytes, inside=inside, rates=rates) + self.partner_sum_s(size_bytes))
 
     def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-gather between shard groups."""

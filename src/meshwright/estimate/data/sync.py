@@ -127,10 +127,13 @@ def layer_sync(
     hidden = sharding.overlap.astype(float)
     sharded = (sharding.zero == Z3).astype(float)
     on_time = network.hardware.software.overlap
-    forward = _late_s(gather, forward_s * hidden, slowdown, on_time) * again
+    # Weights for which nothing is sent ahead are waited for.
+    ahead = np.asarray(sharding.layers_ahead) > 0
+    forward = _late_s(gather, forward_s * hidden * ahead, slowdown, on_time) * again
     training = 1.0 if workload.training else 0.0
-    each = 1.0 - np.asarray(sharding.defers)
-    backward = _late_s(again_s * again + scatter * each, backward_s * hidden, slowdown, on_time) * sharded * training
+    each, again_s = 1.0 - np.asarray(sharding.defers), again_s * again
+    backward = _late_s(again_s * ahead + scatter * each, backward_s * hidden, slowdown, on_time)
+    backward = (backward + again_s * ~ahead) * sharded * training
     return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
 
 

@@ -22,11 +22,6 @@ from meshwright.specs.tuning import BITSANDBYTES, MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
-from meshwright.units import MIB
-
-# Scratch memory that matrix libraries take from the framework's allocator, one piece per stream: 32 MiB on Hopper, for
-# compute, gradients and transfers. Source: PyTorch, CUBLAS_WORKSPACE_CONFIG.
-WORKSPACE_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +68,8 @@ class ItemCosts:
     """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "rows items"]
     frozen_gathered: Float[np.ndarray, "rows items"]
-    """Share of those bytes that ranks gather: FSDP2 casts shards to the format of products before it gathers them."""
+    """Share of those bytes that ranks gather: FSDP2 casts shards to the format of products before it gathers them, and
+    nobody gathers what no sample uses."""
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
     query_bytes: Float[np.ndarray, "rows items"]
@@ -87,7 +83,7 @@ class ItemCosts:
     core_repeats: Float[np.ndarray, "rows items"]
     """How often it does."""
     dense_state_bytes: Float[np.ndarray, "rows items"]
-    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next ten."""
+    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next twelve."""
     expert_state_bytes: Float[np.ndarray, "rows items"]
     dense_update_s: Float[np.ndarray, "rows items"]
     expert_update_s: Float[np.ndarray, "rows items"]
@@ -98,12 +94,19 @@ class ItemCosts:
     statistics_s: Float[np.ndarray, "rows items"]
     dense_refresh_s: Float[np.ndarray, "rows items"]
     expert_refresh_s: Float[np.ndarray, "rows items"]
+    dense_statistics: Float[np.ndarray, "rows items"]
+    expert_statistics: Float[np.ndarray, "rows items"]
 
     @property
     def compute_s(self) -> Float[np.ndarray, "rows items"]:
         """Products, attention and memory-bound operators, without what is computed twice."""
         other = self.recompute_s + self.tp_s + self.cp_s + self.ep_s + self.host_s + self.offload_s
         return self.forward_s + self.backward_s - other
+
+    @property
+    def gathered_bytes(self) -> Float[np.ndarray, "rows items"]:
+        """Bytes of frozen weights of an item once they are gathered."""
+        return (self.frozen_dense_bytes + self.frozen_expert_bytes) * self.frozen_gathered
 
     def take(self, index: Int[np.ndarray, "picked"]) -> ItemCosts:
         """The rows of this index."""
@@ -154,7 +157,10 @@ def item_costs(
     at_once = replace(columns, offload_activations=np.zeros(columns.rows))
     if has_extras(model, workload) or columns.compression is not None:
         _add_extras(parts, items, columns, model, hardware, workload)
+    # Source: FSDPParam.all_gather_inputs of torch/distributed/fsdp/_fully_shard/_fsdp_param.py (2.13, 2026).
+    parts["frozen_gathered"][:] = MADE_AGAIN_BYTES / STORED_BYTES["fp32"] if stored == "fp32" else 1.0
     for number, item in enumerate(items):
+        own = {name: part[:, number] for name, part in parts.items()}
         if item.part in ("tie", "copy"):
             held = table if item.part == "copy" else -table
             if model.tuning is not None and model.tuning.freezes("embedding"):
@@ -176,8 +182,7 @@ def item_costs(
             copies = driver.loss_copies + driver.split_loss_copies * (columns.tp > 1)
             brief = tensor_bytes(logits, work, columns, workload.precision) * copies
             _add_item(
-                parts,
-                number,
+                own,
                 kept,
                 seconds(work, quantised=quantised),
                 recompute,
@@ -188,15 +193,15 @@ def item_costs(
             )
         if item.part == "embedding" and model.idle_parameters:
             each = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
-            parts["frozen_dense_bytes"][:, number] += model.idle_parameters * each
+            used = np.array(own["frozen_dense_bytes"])
+            own["frozen_dense_bytes"] += model.idle_parameters * each
+            parts["frozen_gathered"][:, number] *= used / own["frozen_dense_bytes"]
         if item.part == "mtp":
             # Its loss uses the head's projection, which the stage already holds.
             head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)
             parts["dense_parameters"][:, number] -= head.dense_parameters
             parts["dense_tensors"][:, number] -= head.dense_tensors
             parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
-    # Source: FSDPParam.all_gather_inputs of torch/distributed/fsdp/_fully_shard/_fsdp_param.py (2.13, 2026).
-    parts["frozen_gathered"][:] = MADE_AGAIN_BYTES / STORED_BYTES["fp32"] if stored == "fp32" else 1.0
     return ItemCosts(**parts)
 
 
@@ -239,8 +244,7 @@ def _add_extras(
 
 
 def _add_item(
-    parts: dict[str, Float[np.ndarray, "rows items"]],
-    number: int,
+    own: dict[str, Float[np.ndarray, "rows"]],
     work: LayerWork,
     seconds: WorkSeconds,
     recompute: Recompute,
@@ -289,7 +293,7 @@ def _add_item(
     offload_forward_s = np.maximum(copies_s - forward_s, 0.0)
     offload_backward_s = np.maximum(copies_s - backward_s, 0.0) * training
 
-    transient = np.maximum(seconds.transient_bytes, brief) + WORKSPACE_BYTES
+    transient = np.maximum(seconds.transient_bytes, brief) + hardware.efficiency.workspace_bytes
     if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, TILED if pieces > 1 else NONE)
@@ -335,5 +339,6 @@ def _add_item(
         "core_repeats": float(again_core),
     }
     for name, value in added.items():
-        parts[name][:, number] += value
-    parts["transient_bytes"][:, number] = np.maximum(parts["transient_bytes"][:, number], transient)
+        part = own[name]
+        part += value
+    np.maximum(own["transient_bytes"], transient, out=own["transient_bytes"])

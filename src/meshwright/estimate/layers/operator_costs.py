@@ -86,7 +86,7 @@ class WatchedPricing(LayerPricing):
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, seconds: Sequence[Rows]) -> None:
         """A product and its gradients."""
-        self._op, self._kind, times = op, "product", self._tiles(op)
+        self._op, self._kind, times = op, "product", float(np.ravel(self._tiles(op))[0])
         for phase, (*sizes, output_bytes, quantised) in zip(PHASES, self.products(op, local), strict=False):
             rows, width, depth, many = (float(np.ravel(np.asarray(size, dtype=float))[0]) for size in sizes)
             element = self.precision.bytes_of("compute") if quantised else self.activation_bytes

@@ -52,6 +52,9 @@ class Extras:
     dense_refresh_s: Rows
     """What part of an update's work no update waits for, of all parameters on one rank."""
     expert_refresh_s: Rows
+    dense_statistics: Rows
+    """Bytes of statistics that data ranks sum once a step."""
+    expert_statistics: Rows
 
     @classmethod
     def nothing(cls, rows: int) -> Extras:
@@ -74,7 +77,7 @@ class HeldParameters:
     """Bytes of dense weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """State bytes beyond what follows from the number of parameters, as in `Extras`; so are the ten fields below."""
+    """State bytes beyond what follows from the number of parameters, as in `Extras`; so are the twelve fields below."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
@@ -85,6 +88,8 @@ class HeldParameters:
     statistics_s: Float[np.ndarray, "plans workers"]
     dense_refresh_s: Float[np.ndarray, "plans workers"]
     expert_refresh_s: Float[np.ndarray, "plans workers"]
+    dense_statistics: Float[np.ndarray, "plans workers"]
+    expert_statistics: Float[np.ndarray, "plans workers"]
 
 
 HELD = tuple(f.name for f in fields(HeldParameters))
@@ -291,6 +296,7 @@ def _matrices(
     seconds: Array = np.zeros(columns.rows)
     statistics_s: Array = np.zeros(columns.rows)
     refresh_s: Array = np.zeros(columns.rows)
+    summed: Array = np.zeros(columns.rows)
     for units, size in op.outputs:
         share = units * size / width
         matrix = Matrix(rows=local.k, columns=local.n * share, whole_rows=whole_rows, whole_columns=float(units * size))
@@ -304,6 +310,7 @@ def _matrices(
             statistics_s = statistics_s + product.times * local.groups * _product_s(product, hardware, workload)
         for product in kind.refresh(matrix):
             refresh_s = refresh_s + product.times * count * _product_s(product, hardware, workload)
+        summed = summed + count * kind.statistics_bytes(matrix)
         flop = count * np.asarray(kind.decomposition_flop(matrix))
         seconds = seconds + flop / (DECOMPOSITION_SHARE * hardware.scalar_flop_per_s)
         if kind.whole and not local.expert:
@@ -313,10 +320,12 @@ def _matrices(
         found.expert_state_bytes = found.expert_state_bytes + bytes_
         found.expert_update_s = found.expert_update_s + seconds
         found.expert_refresh_s = found.expert_refresh_s + refresh_s
+        found.expert_statistics = found.expert_statistics + summed
     else:
         found.dense_state_bytes = found.dense_state_bytes + bytes_
         found.dense_update_s = found.dense_update_s + seconds
         found.dense_refresh_s = found.dense_refresh_s + refresh_s
+        found.dense_statistics = found.dense_statistics + summed
 
 
 def _product_s(product: MatrixProduct, hardware: Hardware, workload: Workload) -> Array:

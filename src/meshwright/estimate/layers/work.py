@@ -84,7 +84,9 @@ class LayerPricing(MixingPricing):
     def layer(self, work: LayerWork) -> WorkSeconds:
         """All operators of a layer."""
         exchanges = []
-        own = self.text.at(work.tokens)
+        if any(isinstance(op, (CoreAttention, Scan)) for op in work.ops):
+            self.halved = self.text.halved  # embedding and head compute whole micro-batches
+        own = self.text.of_experts(work.experts).at(work.tokens)
         parts = self._captured(work)
         places = [self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens else own for op in work.ops]
         cut = {
@@ -115,6 +117,7 @@ class LayerPricing(MixingPricing):
                 case Exchange():
                     exchanges.append((op, module))
         self.columns, self.launched = own, True
+        self.expose_halves()
         if exchanges:
             self.exchanges(exchanges, work)
         self.replay(len({part for part in parts if part}))
@@ -155,9 +158,10 @@ class LayerPricing(MixingPricing):
             found.append(Product(local.k, local.n, m, local.groups, accumulated, quantised))
         return found
 
-    def _tiles(self, op: Linear) -> int:
+    def _tiles(self, op: Linear) -> Rows | int:
         """Pieces that tokens of a dense product are computed in."""
-        return 1 if op.experts else self.tiles.get(op.module, 1)
+        tiles = 1 if op.experts else self.tiles.get(op.module, 1)
+        return tiles if self.halved is None else tiles * np.where(self.halved, 2.0, 1.0)
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, seconds: Sequence[Rows]) -> None:
         """A product and its gradients.

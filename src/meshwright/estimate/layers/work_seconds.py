@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layers.groups import Groups
 from meshwright.kernels import compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.shapes import Rows
+from meshwright.shapes import Bool, Rows
 from meshwright.strategies.base import Call
 from meshwright.strategies.columns import Column, StrategyColumns
 
@@ -206,6 +206,10 @@ class LayerSums:
         self.hidden = self.zero
         self.stashed = self.zero
         self.core = CoreParts()
+        self.halved: Bool[np.ndarray, "rows"] | None = None
+        """Rows that compute the layer in halves of a micro-batch; None where none do."""
+        self.beside_halves: list[tuple[Call, Rows, ModuleSeconds]] = []
+        """Collectives of such rows with their seconds, which the other half may hide."""
         self.launched = True
         """Whether the host issues what is added operator by operator, instead of a graph that holds it."""
 
@@ -255,6 +259,8 @@ class LayerSums:
         if not self.launched:
             return
         ahead, back = issued or (1.0, 2.0 if weight_gradient is not self.zero else 1.0)
+        if self.halved is not None:
+            ahead, back = (count * np.where(self.halved, 2.0, 1.0) for count in (ahead, back))
         self.forward.operators = self.forward.operators + ahead
         self.backward.operators = self.backward.operators + back
         module.operators = module.operators + ahead
@@ -283,9 +289,39 @@ class LayerSums:
         """
         for call in calls:
             exposed = self.call_s(call, phases, groups)
+            if exposed is not None and self.halved is not None and call.category == "tp":
+                exposed = self._put_off(call, exposed, module)
             if exposed is not None:
                 self.expose(call.phase, f"{call.category}_s", exposed if share is ALL else exposed * share, module)
                 self.issue(call, module, share)
+
+    def _put_off(self, call: Call, exposed: Rows, module: ModuleSeconds) -> Rows:
+        """Leave a tensor collective to the other half of a micro-batch, on rows that have halves; others expose it."""
+        assert self.halved is not None
+        half = replace(call, payload_bytes=np.asarray(call.payload_bytes) / 2, repeats=np.asarray(call.repeats) * 2)
+        seconds = self.groups.seconds(half)
+        if seconds is not None:
+            self.beside_halves.append((half, seconds * self.halved, module))
+        self.issue(replace(call, payload_bytes=call.payload_bytes * self.halved), module)
+        return np.asarray(exposed * ~self.halved)
+
+    def expose_halves(self) -> None:
+        """Expose what of the collectives of halves the layer's work does not hide: max(0, T - C), each way.
+
+        Both halves' collectives, T / 2 each, stand beside the work C / 2 on the other half.
+
+        Source: Wang et al. 2024 (Domino, arXiv 2409.15241), section 3.
+        """
+        late, slowdown = 1.0 - self.hardware.software.overlap, self.hardware.efficiency.overlap_slowdown
+        for phase, work in (("forward", self.forward.compute_s), ("backward", self.backward.compute_s)):
+            own = [(seconds, module) for call, seconds, module in self.beside_halves if call.phase == phase]
+            if not own:
+                continue
+            total = np.sum([seconds for seconds, _ in own], axis=0)
+            rest = total * late + exposed_s(total * (1.0 - late), work, slowdown)
+            share = np.divide(rest, total, out=np.zeros(self.rows), where=total > 0)
+            for seconds, module in own:
+                self.expose(phase, "tp_s", seconds * share, module)
 
     def call_s(self, call: Call, phases: dict[str, Rows], groups: Groups | None = None) -> Rows | None:
         """Exposed seconds of a call beside compute of its operator; None where no row communicates."""

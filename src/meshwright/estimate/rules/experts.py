@@ -66,7 +66,7 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
     if load is not None and own != load:
         what, why = f"the load is of {load.experts} experts", f"layers of {model.name} have another number"
         yield Problem(what=what, why=why, fix="give a load of this model", field="workload.expert_load")
-    experts = max((layer.mlp.routed_experts for layer in model.kinds()), default=0)
+    experts = min((held for layer in model.kinds() if (held := layer.mlp.routed_experts)), default=0)
     stated = _Stated(strategy, experts, where)
     if strategy.expert.ep == 1:
         yield from stated.without_exchange(model.name)
@@ -86,7 +86,7 @@ class _Stated:
 
     strategy: LayerStrategy
     experts: int
-    """Routed ones of a layer."""
+    """Routed ones of the layer that has fewest."""
     where: str
     """The strategy, as a plan file calls it."""
 

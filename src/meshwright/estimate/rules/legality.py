@@ -130,6 +130,10 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, 
         problems += sum_problems(row.strategy())
     if passing := PASSINGS.get(kind.passing):
         problems += passing.problems(row.strategy(), layers=model.num_layers, workers=row.pp, experts=model.is_moe)
+    if row.tp_overlap == "halves":
+        from meshwright.estimate.rules.overlap import halves_problems  # of few plans
+
+        problems += halves_problems(row.strategy(), model, row.mbs)
     if row.ep_overlap != "none":
         from meshwright.estimate.rules.overlap import overlap_problems  # of few plans
 
@@ -162,6 +166,10 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                 if index in seen or strategy.tensor.name not in TENSORS:
                     continue
                 seen.add(index)
+                if getattr(strategy.tensor, "overlap", "") == "halves":
+                    from meshwright.estimate.rules.overlap import halves_problems  # of few plans
+
+                    problems += halves_problems(strategy, model, pipeline.micro_batch)
                 degrees = _strategy_degrees(strategy, pipeline.micro_batch)
                 for rule in model_rules(model, seq_len, strategy.tensor.name):
                     if not bool(rule.holds(degrees)[0]):

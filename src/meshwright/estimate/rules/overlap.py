@@ -1,4 +1,5 @@
-"""What may run beside the exchange of tokens with their experts, by model, schedule and recompute."""
+"""What may run beside the exchange of tokens with their experts, by model, schedule and recompute, and which layers may
+compute halves of a micro-batch."""
 
 from __future__ import annotations
 
@@ -7,7 +8,31 @@ from meshwright.schedules import Schedule
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.strategy import TENSOR_OVERLAPS, LayerStrategy, Tensor1D
+
+
+def halves_problems(strategy: LayerStrategy, model: ModelSpec, micro_batch: int) -> list[Problem]:
+    """What forbids a layer to compute its micro-batches in halves.
+
+    Args:
+        strategy: the strategy of layers.
+        model: the model.
+        micro_batch: sequences of a data rank in a micro-batch.
+    """
+    tensor = strategy.tensor
+    if not isinstance(tensor, Tensor1D) or tensor.overlap != "halves":
+        return []
+    word = TENSOR_OVERLAPS["halves"]
+    found = []
+    if tensor.degree == 1:
+        found.append((f"{word} without tp", "no tensor rank waits for another", "leave it out"))
+    elif micro_batch % 2:
+        why = "a micro-batch is cut into halves of whole sequences"
+        found.append((f"{word} with mbs {micro_batch}", why, f"use mbs{micro_batch + 1}, or tpov"))
+    if model.is_moe:
+        why = f"experts of {model.name} take the tokens of whole micro-batches"
+        found.append((f"{word} with experts", why, "use tpov"))
+    return [Problem(what=what, why=why, fix=fix, field="tp_overlap") for what, why, fix in found]
 
 
 def overlap_problems(

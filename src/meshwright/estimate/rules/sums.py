@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.specs.shardings import sharding_of
-from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.strategy import COLLECTIVE, LayerStrategy
 from meshwright.specs.workload import Workload
 from meshwright.strategies.compression import chosen, nearest_words
 
@@ -20,6 +20,7 @@ def sum_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     yield from _of_compression(strategy)
     yield from _of_averages(strategy)
     yield from _of_second_copy(strategy)
+    yield from _of_prefetch(strategy)
 
 
 def sums_of_job(strategy: LayerStrategy, workload: Workload, pipelines: int) -> Iterator[Problem]:
@@ -119,6 +120,20 @@ def _of_averages(strategy: LayerStrategy) -> Iterator[Problem]:
             fix="use ep1, or leave it out",
             field=field,
         )
+
+
+def _of_prefetch(strategy: LayerStrategy) -> Iterator[Problem]:
+    data, field = strategy.data, "data.prefetch"
+    if data.prefetch == 1:
+        return
+    word = f"prefetch{data.prefetch}"
+    if data.zero < 3 or not data.reshard or data.passing != COLLECTIVE:
+        why = "weights are not gathered layer by layer"
+        fix = "use z3, fsdp or hsdp, or leave it out"
+        yield Problem(what=f"{word} with {sharding_of(data).name}", why=why, fix=fix, field=field)
+    elif strategy.offload.weights:
+        why = "weights come from the host with the next layer"
+        yield Problem(what=f"{word} with offloaded weights", why=why, fix="leave one of them out", field=field)
 
 
 def _of_second_copy(strategy: LayerStrategy) -> Iterator[Problem]:

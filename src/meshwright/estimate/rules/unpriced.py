@@ -85,6 +85,8 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         found += _of_precision(strategy, workload, where)
         found += _of_tiles(strategy, workload, where)
         found += update_problems(strategy.offload, workload)
+        if workload.update.layerwise:
+            found += _of_layerwise(strategy, workload, where)
         if strategy.data.sends_otherwise:
             from meshwright.estimate.rules.sums import sum_problems, sums_of_job  # few plans need it
 
@@ -96,6 +98,12 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
             fix = "leave --lengths out, or let each pipeline hold its own states"
             path = f"{where}.data.across"
             found.append(Problem(what=f"{path} with sequences of several lengths", why=why, fix=fix, field=path))
+    if workload.update.layerwise and any(pipeline.num_micro_batches > 1 for pipeline in plan.pipelines):
+        why = "each layer is updated by the gradient of one micro-batch, which is freed then"
+        fix = "use a batch of one micro-batch on every rank, or leave layerwise out"
+        counts = ", ".join(str(pipeline.num_micro_batches) for pipeline in plan.pipelines)
+        what = f"a step has {counts} micro-batches with {workload.optimizer}"
+        found.append(Problem(what=what, why=why, fix=fix, field="gbs"))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):
             found += _of_order(worker, f"pipelines[{number}].workers[{place}]")
@@ -111,6 +119,19 @@ def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> It
             fix="leave it out and give the workload that precision; bf16_first and bf16_last keep layers in 16 bits",
             field=f"{where}.precision",
         )
+
+
+def _of_layerwise(strategy: LayerStrategy, workload: Workload, where: str) -> Iterator[Problem]:
+    """Gradients that are summed over ranks, or leave for the host, at the end of a step."""
+    data, offload = strategy.data, strategy.offload
+    if strategy.cp * strategy.dp > 1 and data.zero < 3:
+        why = "gradients that ranks sum at the end of a step are all there until then"
+        fix = "use fsdp or z3, which sum them layer by layer, or one data rank"
+        yield Problem(what=f"z{data.zero} with {workload.optimizer}", why=why, fix=fix, field=f"{where}.data")
+    if offload.optimizer or offload.gradients:
+        why, fix = "the update of a layer runs on the device as backward goes", "leave one of both out"
+        what = f"states in host memory with {workload.optimizer}"
+        yield Problem(what=what, why=why, fix=fix, field=f"{where}.offload")
 
 
 def _of_tiles(strategy: LayerStrategy, workload: Workload, where: str) -> Iterator[Problem]:

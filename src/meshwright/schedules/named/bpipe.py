@@ -39,6 +39,7 @@ class BPipe(OneFOneBOrder):
     title = "BPipe: 1F1B with activations parked at the last workers"
     source = "Kim et al., BPipe, ICML 2023"
     traffic = "one activation there and back per micro-batch on every worker r with p - r > ceil((p + 2)/2)"
+    not_run = "activations stay on their workers, so that memory is that of 1f1b"
 
     def limit(self, p: int) -> int:
         """Most activations on one worker: ceil((p + 2) / 2)."""

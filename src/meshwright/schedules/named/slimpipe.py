@@ -64,6 +64,10 @@ class SlimPipe(SegmentSchedule):
         "v times the boundaries of one chunk per worker, in `segments` times as many messages; queries, keys, values "
         "and outputs of attention that a worker does for another one"
     )
+    not_run = (
+        "every worker does the attention of its own slices; to share it, tasks of two workers would have to meet in "
+        "every layer, forward and backward, and a task of a run is one program between two messages"
+    )
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + (p - 1) / (segments * v)) * (forward_s + backward_s)."""
