@@ -64,6 +64,8 @@ def all_rows(
     devices: int,
     schedules: tuple[str, ...] = (),
     orders: tuple[str, ...] = ("shared",),
+    overlaps: tuple[str, ...] = ("bulk", "ring"),
+    prefetches: tuple[str, ...] = ("1",),
     asked_for: Callable[[PlanRow], bool] = lambda row: True,
 ) -> Iterator[PlanRow]:
     """Every legal row of the default space, or with these schedules, by nested loops and the legality rules alone.
@@ -88,7 +90,7 @@ def all_rows(
                 for order in (orders if ep > 1 else ("shared",))
             ],
             etps,
-            ("bulk", "ring") if tp > 1 else ("bulk",),
+            overlaps if tp > 1 else ("bulk",),
         ):
             for schedule, vpp in pipelines(schedules, model.num_layers):
                 if pp == 1 and (schedule, vpp) != ("1f1b", 1):
@@ -118,13 +120,14 @@ def all_rows(
                 asked = PlanRow(**degrees | {"ep_overlap": "none", "prioritised": False}, recompute="full")
                 if row_problems(asked, model, workload.seq_len, devices):
                     continue
-                for (sharding, group), (recompute, layers) in itertools.product(
-                    shardings(dp, cp), recomputes(recompute_words(model, workload)[1], layout, pp, vpp)
+                for (sharding, group), (recompute, layers), prefetch in itertools.product(
+                    shardings(dp, cp), recomputes(recompute_words(model, workload)[1], layout, pp, vpp), prefetches
                 ):
                     row = PlanRow(
                         **degrees,
                         sharding=sharding,
                         shard_group=group,
+                        data_words=() if prefetch == "1" else (f"prefetch{prefetch}",),
                         **recompute_fields(recompute),
                         recompute_layers=layers,
                     )
@@ -138,6 +141,8 @@ def said_of(row: PlanRow, axis: str) -> object:
     """What a row says on an axis."""
     if axis == "recompute":
         return row.recompute_word.rstrip("0123456789")
+    if axis == "prefetch":
+        return str(row.data().prefetch)
     if axis == "ep_order":
         return "first" if row.prioritised else "shared"
     return getattr(row, "cp_degree" if axis == "cp" else axis)
@@ -148,7 +153,8 @@ def price_everything(small: SmallSpace) -> list[dict[str, object]]:
     found = []
     model, cluster, workload = small.model, small.cluster, small.workload
     held = dict(small.pins)
-    named = held.pop("schedule", ()), held.get("ep_order", ("shared",))
+    usual = {"ep_order": ("shared",), "tp_overlap": ("bulk", "ring"), "prefetch": ("1",)}
+    named = held.pop("schedule", ()), *(held.get(axis, values) for axis, values in usual.items())
 
     def pinned(row: PlanRow) -> bool:
         return all(said_of(row, axis) in values for axis, values in held.items())

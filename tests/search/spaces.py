@@ -99,6 +99,20 @@ SPACES = (
             ("recompute", ("none", "full")),
         ),
     ),
+    SmallSpace(
+        "halves, and weights gathered some layers ahead",
+        model(LayerRun(layers=(DENSE, WINDOWED), repeats=2)),
+        cluster("2x2xA100-80", 2.4),
+        Workload(seq_len=1024, global_batch=8),
+        pins=(
+            ("cp", (1, 2)),
+            ("mbs", (1, 2, 4)),
+            ("tp_overlap", ("bulk", "ring", "halves")),
+            ("prefetch", ("1", "0", "2")),
+            ("sharding", ("z0", "z1", "fsdp", "hsdp")),
+            ("recompute", ("none", "full")),
+        ),
+    ),
 )
 
 CATALOGUE = SmallSpace(

@@ -24,8 +24,8 @@ def test_the_page_says_what_a_search_goes_through(name: str) -> None:
 
 
 def model_of(axis: str) -> ModelSpec:
-    """One that takes every value of an axis: ways to experts need some, and grids of tensor ranks none."""
-    return DENSE if axis == "tensor" else MIXED
+    """One that takes every value of an axis: ways to experts need some, grids and halves of tensor ranks none."""
+    return DENSE if axis in ("tensor", "tp_overlap") else MIXED
 
 
 @pytest.mark.parametrize(("name", "word"), [(axis.name, word) for axis in AXES.values() for word in axis.values()])

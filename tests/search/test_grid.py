@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.search.axes import way_columns
+from meshwright.search.grid import COLUMNS, grid_degrees
 from meshwright.search.legal_rows import build_grid
 from meshwright.search.space import Space
 from meshwright.specs import Workload
@@ -30,3 +31,14 @@ def test_strategies_say_of_each_row_what_its_way_says() -> None:
     plain = grid.take((about.shadowed[grid.way] == 0) & ~about.placed[grid.way]).strategies(workload)
     assert plain.shadowed is None
     assert plain.placed is None
+
+
+def test_columns_that_are_only_looked_up_are_narrow_and_widened_before_anybody_computes_with_them() -> None:
+    grid = build_grid(MIXED, Workload(seq_len=1024, global_batch=8), 8, Space())
+    assert grid.rows
+    of_row = sum(getattr(grid, name).itemsize * getattr(grid, name)[0].size for name in COLUMNS)
+    assert of_row <= 0.7 * sum(8 * getattr(grid, name)[0].size for name in COLUMNS)
+    assert all(values.dtype == np.int64 for values in (*grid_degrees(grid).values(), grid.m))
+    found = grid.in_ways(np.arange(2)).strategies(Workload(seq_len=1024, global_batch=8))
+    assert {found.context.dtype, found.tp_overlap.dtype} == {np.dtype(np.int64)}
+    assert grid.in_ways(np.arange(2)).way.dtype == grid.way.dtype

@@ -18,11 +18,11 @@ from meshwright.planning.size import nodes_of
 from meshwright.search.axes import ways, ways_of
 from meshwright.search.grid import COLUMNS, Grid, grid_degrees
 from meshwright.search.legal_rows import build_grid, context_levels, grid_parts, most_offload
-from meshwright.search.space import Space
+from meshwright.search.space import Space, usual_overlaps
 from meshwright.search.table import divisors
 from meshwright.specs import ModelSpec, MoeMlp, PlanRow, Workload
 from meshwright.specs.row import offload_of
-from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS
 from tests.search.spaces import DENSE, MOE, LayerRun, model
 
@@ -140,7 +140,7 @@ def written_out(
             )
             if row_problems(plan, spec, workload.seq_len, devices):
                 continue
-            overlaps = TENSORS[tensor].overlaps if tp > 1 else ("bulk",)
+            overlaps = usual_overlaps(tensor) if tp > 1 else ("bulk",)
             for overlap, way in itertools.product(overlaps, ways if ep > 1 else [0]):
                 found[
                     tp, overlap, tuple(levels.items()), ep, etp, pp, dp, mbs, workload.global_batch // (dp * mbs), way
@@ -213,6 +213,16 @@ def test_a_pinned_overlap_holds_plans_to_tensor_groups_unless_it_is_that_of_one_
     assert said(rings) == Counter({row: n for row, n in said(every).items() if row[1] == "ring"})
     plain = grid(("tp_overlap", ("bulk",)))
     assert said(plain) == Counter({row: n for row, n in said(every).items() if row[1] == "bulk"})
+
+
+def test_halves_are_of_whole_sequences_and_of_dense_layers() -> None:
+    pins = (("tp_overlap", ("bulk", "ring", "halves")),)
+    found = build_grid(DENSE_MODEL, WORKLOAD, 8, Space(pins=pins))
+    halved = found.overlap == OVERLAPS.index("halves")
+    rings = found.overlap == OVERLAPS.index("ring")
+    assert halved.sum() == (rings & (found.mbs % 2 == 0)).sum() > 0
+    assert (found.mbs[halved] % 2 == 0).all()
+    assert (grid(*pins).overlap != OVERLAPS.index("halves")).all()
 
 
 @pytest.mark.parametrize(

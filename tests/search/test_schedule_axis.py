@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,21 +12,14 @@ import meshwright as mw
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs import PlanRow
 from meshwright.specs.row_text import parse_row
+from tests.once import printed
 from tests.search.spaces import CATALOGUE, SPACES
-
-ROOT = Path(__file__).parents[2]
-
-
-def printed(*command: str) -> object:
-    """What a test module prints in a process of its own."""
-    run = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=True)
-    return json.loads(run.stdout)
 
 
 @cache
 def everything() -> list[tuple[PlanRow, float, str]]:
     """Row, time and verdict of every plan, as brute force prices it."""
-    plans = printed("tests.search.brute", str(len(SPACES)))
+    plans = json.loads(printed("tests.search.brute", str(len(SPACES))))
     assert isinstance(plans, list)
     return [
         (parse_row(p["row"], devices=4, global_batch=16, schedules=tuple(SCHEDULES)), p["time_s"], p["fits"])
@@ -40,7 +30,7 @@ def everything() -> list[tuple[PlanRow, float, str]]:
 @cache
 def found() -> dict[str, dict[str, object]]:
     """What the search finds with all schedules and with each."""
-    answers = printed("tests.search.found")
+    answers = json.loads(printed("tests.search.found"))
     assert isinstance(answers, dict)
     return answers
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ import pytest
 import meshwright as mw
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
+from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES, schedule_named
@@ -27,16 +25,16 @@ from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.queue import FRONT_STEP
 from meshwright.search.result import Certificate, SearchResult
-from meshwright.search.search import price_all, search
+from meshwright.search.search import price_all, search, unseen
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
 from meshwright.specs.row_text import parse_row
 from meshwright.strategies.columns import OVERLAPS
+from tests.once import printed
 from tests.search.brute import all_rows
 from tests.search.engine_cases import EngineCases
 from tests.search.spaces import SPACES, SmallSpace, cluster
 
-ROOT = Path(__file__).parents[2]
 Pins = tuple[tuple[str, tuple[object, ...]], ...]
 
 
@@ -53,8 +51,6 @@ class Priced:
 @cache
 def everything(number: int, whole: bool) -> list[Priced]:
     """Plans of a small space, or of all that its pins leave out too."""
-    command = [sys.executable, "-m", "tests.search.brute", str(number), *(["whole"] if whole else [])]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     small = SPACES[number]
     return [
         Priced(
@@ -68,7 +64,7 @@ def everything(number: int, whole: bool) -> list[Priced]:
             peak_bytes=entry["peak_bytes"],
             fits=entry["fits"],
         )
-        for entry in json.loads(printed)
+        for entry in json.loads(printed("tests.search.brute", str(number), *(["whole"] if whole else [])))
     ]
 
 
@@ -109,6 +105,27 @@ class TestShortOfMemory(PlanCases):
 
 class TestExperts(PlanCases):
     number = 2
+
+
+class TestHalvesAndPrefetching(PlanCases):
+    number = 4
+
+    def test_gathering_no_layer_ahead_is_found_where_its_memory_alone_fits(self) -> None:
+        small, plans = SPACES[self.number], {plan.row: plan for plan in everything(self.number, False)}
+        ahead = [plan for plan in plans.values() if plan.row.data_words == ("prefetch0",) and plan.row.pp == 1]
+        lean = min(ahead, key=lambda plan: plan.time_s)
+        twin = plans[replace(lean.row, data_words=())]
+        assert twin.time_s < lean.time_s
+        between = (lean.peak_bytes + twin.peak_bytes) / 2 / (1.0 - TIGHT_SHARE)
+        held = {name: (getattr(lean.row, name),) for name in ("tp", "pp", "mbs", "sharding", "recompute")}
+        pins = tuple((dict(small.pins) | held | {"cp": (lean.row.cp_degree,)}).items())
+        limited = cluster("2x2xA100-80", between / 2**30)
+        (found,) = search(small.model, limited, small.workload, Space(pins=pins), top=1, refine=False).plans
+        assert found.row == lean.row
+
+    def test_every_overlap_has_plans_that_fit(self) -> None:
+        fitting = [plan for plan in everything(self.number, False) if plan.fits == "yes"]
+        assert {plan.row.tp_overlap for plan in fitting} == {"bulk", "ring", "halves"}
 
 
 @pytest.mark.slow
@@ -211,7 +228,7 @@ def test_no_plan_with_something_away_is_quicker_or_smaller_than_what_its_row_is_
     names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs", "way")
     place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
     sharded = [plan.row for plan in everything(number, False) if plan.row.sharding in ("z3", "fsdp")]
-    sharded = [row for row in sharded if schedule_named(row.schedule).bound_by_formula]
+    sharded = [row for row in sharded if schedule_named(row.schedule).bound_by_formula and not row.data_words]
     told = 0
     for row in sharded[:: max(len(sharded) // 30, 1)]:
         way = way_of(row)
@@ -373,3 +390,11 @@ def test_plans_near_the_quickest_are_those_of_the_whole_answer(
     wanted = [plan.row for plan in whole.plans if plan.estimate.step_time_s <= best_s * near]
     assert len(wanted) < len(whole.plans) or near > 1.1
     assert [plan.row for plan in some.plans] == wanted
+
+
+def test_a_space_that_was_not_looked_at_says_why_and_how_much_quicker_a_plan_may_be() -> None:
+    found = unseen("time limit", 2.5)
+    assert (found.plans, found.pareto, found.relaxed) == ((), (), False)
+    assert not found.certificate.optimal
+    assert found.certificate.bound_step_time_s == 2.5
+    assert found.certificate.stopped == "time limit"

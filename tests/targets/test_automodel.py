@@ -221,6 +221,14 @@ def test_recipes_of_other_kinds_are_told_apart(tmp_path: Path) -> None:
     assert report.violations[0].what == "recipe is 'TrainEagle3Recipe'"
 
 
+def test_samples_of_images_are_no_text(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"{RECIPE}dataset:\n  _target_: nemo_automodel.components.datasets.vlm.datasets.make_rdr_dataset\n"
+    )
+    assert "dataset._target_" in {one.field for one in check(recipe, cluster="8xH100", search=False).violations}
+
+
 def test_a_model_that_nobody_knows_is_to_be_named_before_the_file(tmp_path: Path) -> None:
     report = asked(tmp_path, RECIPE.replace("meta-llama/Llama-3.2-1B", "someone/unheard-of"))
     assert "check MODEL FILE" in report.violations[-1].fix
@@ -274,6 +282,26 @@ def test_a_plan_in_8_bits_is_written_and_read_back() -> None:
     assert launch.workload["precision"] == one.workload.precision
 
 
+def test_layers_gathered_ahead_are_written_and_read_back() -> None:
+    one = plan_question("dp8.fsdp.prefetch2", JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)).job
+    assert not TARGETS["automodel"].refused(one)
+    priced = estimate_plan(one.plan, one.model, one.cluster, one.workload)
+    text = dict(TARGETS["automodel"].files(one, priced).files)["automodel.yaml"]
+    assert text.count("prefetch_depth: 2") == 2
+    read = TARGETS["automodel"].read
+    assert read is not None
+    assert read({"automodel.yaml": text}, 8).row.data_words == ("prefetch2",)
+    # The larger of two depths is what memory holds.
+    backward = text.replace("forward_prefetch_depth: 2", "forward_prefetch_depth: 1")
+    assert read({"automodel.yaml": backward}, 8).row.data_words == ("prefetch2",)
+
+
+def test_a_depth_of_prefetching_that_it_does_not_take_is_refused() -> None:
+    for row in ("dp8.fsdp.prefetch0", "pp2.dp4.fsdp.prefetch2"):
+        one = plan_question(row, JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)).job
+        assert [problem.field for problem in TARGETS["automodel"].refused(one)] == ["data.prefetch"]
+
+
 def test_experts_run_in_16_bits() -> None:
     fields = JobFields(model="qwen3-30b-a3b", gpus="8xH100", seq_len=2048, dtype="fp8")
     refused = TARGETS["automodel"].refused(plan_question("dp8.fsdp", fields).job)
@@ -317,3 +345,12 @@ def test_a_key_that_ends_in_one_of_its_names_is_not_its_own() -> None:
 def test_weights_packed_in_4_bits_are_not_cut_over_tensor_ranks() -> None:
     refused = TARGETS["automodel"].refused(tuned("tp2.dp4.fsdp.mbs2", "r=8,base=nf4", "llama-3.1-8b"))
     assert [problem.field for problem in refused] == ["tp"]
+
+
+def test_what_tests_of_its_project_run_with_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE + "ci:\n  checkpoint_robustness:\n    distributed:\n      tp_size: 2\n")
+    with_tests = check(recipe, cluster="8xH100", search=False)
+    recipe.write_text(RECIPE)
+    assert not with_tests.violations
+    assert with_tests.name == check(recipe, cluster="8xH100", search=False).name

@@ -269,10 +269,34 @@ def test_one_word_says_what_is_trained(tmp_path: Path, kind: str, base: str | No
     assert [one.field for one in refused if one.code == "OPTIONS"] == ["--finetuning_type"]
 
 
-@pytest.mark.parametrize("option", ["--pooling_mode mean", "--num_labels 6", "--mlm_probability 0.2"])
+@pytest.mark.parametrize(
+    "option", ["--pooling_mode mean", "--num_labels 6", "--pool_type=eos", "--gradcache_chunk_size 8"]
+)
 def test_trainers_of_embeddings_and_classes_are_refused(tmp_path: Path, option: str) -> None:
     with pytest.raises(InputError, match="trains embeddings, classes or masked words"):
         started(tmp_path, f"{TRAIN} {option}")
+
+
+def test_a_policy_that_pools_is_refused_as_a_policy_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        started(tmp_path, f"{TRAIN} --ref_model_path x --pooling_type last")
+    whys = [one.why.partition(" (")[0] for one in caught.value.problems]
+    assert whys == ["it trains a policy with the models that judge it"]
+
+
+def test_keys_of_another_program_are_no_defaults_of_llamafactory(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: lora\ncutoff_len: 2048\n"
+        "train_micro_batch_size_per_gpu: 4\ngradient_accumulation_steps: 4\nlora_rank: 8\n"
+    )
+    found = check(tmp_path / "sft.yaml", cluster="8xH100", search=False).violations
+    assert [one.field for one in found if one.code == "OPTIONS"] == ["train_micro_batch_size_per_gpu"]
+
+
+def test_a_bare_no_is_no_engine_of_accelerate(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: NO\nnum_processes: 1\n")
+    found = check(tmp_path / "a.yaml", cluster="1xH100", search=False).violations
+    assert [(one.code, one.field) for one in found if one.field != "model"] == [("ASK", "per_device_train_batch_size")]
 
 
 def test_a_batch_of_the_program_itself_is_no_step_of_the_trainer(tmp_path: Path) -> None:
@@ -660,3 +684,36 @@ def test_a_format_that_the_engine_leaves_out_is_the_trainers(
     report = check(script, cluster="8xH100", search=False)
     assert report.launch is not None
     assert report.launch.workload["precision"].compute == compute
+
+
+def test_a_program_that_is_no_python_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        started(tmp_path, "petro-train --per_device_train_batch_size 4")
+    assert "it starts petro-train" in caught.value.problems[0].why
+
+
+@pytest.mark.parametrize("option", ["--video_path clips", "--image_root images"])
+def test_trainers_that_are_given_images_see(tmp_path: Path, option: str) -> None:
+    with pytest.raises(InputError, match="images or sound go through a tower"):
+        started(tmp_path, f"{TRAIN} {option}")
+
+
+@pytest.mark.parametrize(("on", "sharding"), [(True, "z1"), (False, "z0")])
+def test_an_engine_whose_table_of_shards_is_a_switch(tmp_path: Path, on: bool, sharding: str) -> None:
+    (tmp_path / "z.json").write_text(json.dumps({**Z3, "zero_optimization": on}))
+    row = started(tmp_path, f"{TRAIN} --deepspeed z.json").launch.row
+    assert row is not None
+    assert row.sharding == sharding
+
+
+def test_nothing_is_asked_of_a_trainer_whose_model_sees(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        started(tmp_path, f'{TRAIN} --image_folder images --adapter_dir "$(ls -d out)"')
+    assert [one.field for one in caught.value.problems] == ["--image_folder"]
+
+
+def test_a_policy_is_told_before_the_file_that_it_is_started_with(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"grpo.py is started"):
+        started(tmp_path, "accelerate launch --num_processes 8 grpo.py --config recipes/policy.yaml")
+    with pytest.raises(InputError, match=r"recipes/sft.yaml is not here"):
+        started(tmp_path, "accelerate launch --num_processes 8 sft.py --config recipes/sft.yaml")

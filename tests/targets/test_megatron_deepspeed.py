@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.megatron.described import described_model
 from meshwright.formats.shell import launches, read_script
 from meshwright.launch_files.fixes.script import script_fix
 from meshwright.launch_files.format import format_of
+from meshwright.launch_files.script import shape_differs
 from meshwright.launch_files.source import NOTHING_OUTSIDE, LaunchSource
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, target_of_file
 from tests.targets.cases import job, plans_for
@@ -96,6 +99,17 @@ def test_experts_stand_in_every_second_layer_and_tokens_go_to_one() -> None:
     assert facts_of["top_k"] == 1
     assert facts_of["moe_layers"] == [False, True, False, True]
     assert "experts" not in read("--num-experts 1").model
+
+
+def test_a_pyramid_has_a_number_of_experts_a_layer_and_an_mlp_beside_them() -> None:
+    facts = read("--num-experts 4 8 --mlp-type residual --moe-expert-parallel-size 4").model
+    model = described_model({"vocab": 512} | facts, name="train.sh", vocab=512)
+    sparse = [layer.mlp for layer in model.layers() if isinstance(layer.mlp, MoeMlp)]
+    assert [(mlp.experts, mlp.top_k, mlp.residual) for mlp in sparse] == [(4, 1, True), (8, 1, True)]
+    assert {mlp.shared_ffn_hidden for mlp in sparse} == {sparse[0].ffn_hidden}
+    said = {name: value for name, value in facts.items() if name != "vocab"}
+    assert not list(shape_differs(model, said))
+    assert [one.field for one in shape_differs(model, said | {"experts": 8})] == ["experts"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +202,11 @@ def test_its_pipeline_shards_states_under_bf16_though_zero_is_off(number: str, p
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ("--num-experts 4 --mlp-type residual", "--mlp-type"),
+        ("--num-experts 4 --mlp-type residual", ""),
+        ("--num-experts 4 --mlp-type wide", "--mlp-type"),
+        ("--num-experts 4 8", ""),
+        ("--num-experts 4 8 8", "--num-experts"),
+        ("--num-experts 4 0", "--num-experts"),
         ("--num-experts 4 --mlp-type standard", ""),
         ("--num-experts 4 --moe-train-capacity-factor 2.0", "--moe-train-capacity-factor"),
         ("--num-experts 4 --moe-train-capacity-factor 1.0", ""),

@@ -10,7 +10,8 @@ from meshwright.formats.huggingface import read_config
 from meshwright.ops.counts import adapter_parameters
 from meshwright.planning.question.tuning_text import read_lora
 from meshwright.specs.tuning import Tuning
-from meshwright.targets import TARGETS
+from meshwright.targets import TARGETS, peft_experts
+from meshwright.targets.adapters import BY_PEFT
 from tests.counts import FAMILIES
 
 
@@ -37,3 +38,18 @@ def test_peft_makes_as_many_parameters(name: str, parameters: int) -> None:
     model = target.loaded(read_config(FAMILIES[name]["config"], name))
     lora = target.adapted(model, read_lora("r=8"))
     assert adapter_parameters(replace(model, tuning=Tuning(lora=lora))) == parameters
+
+
+def test_adapters_of_compressed_attention_by_the_names_of_its_class() -> None:
+    """Those of get_peft_model of peft 0.21.2 on DeepseekV4ForCausalLM; on o_a_proj they stop at the first step."""
+    target = TARGETS["accelerate"]
+    model = target.loaded(read_config(FAMILIES["deepseek_v4"]["config"], "m"))
+    names = "q_a_proj,q_b_proj,kv_proj,gate_proj,weights_proj,o_b_proj,up_proj,down_proj"
+    named, every = (target.adapted(model, read_lora(f"r=8,targets={one}")) for one in (names, "all-linear"))
+    assert adapter_parameters(replace(model, tuning=Tuning(lora=named))) == 32_405_504
+    found = [
+        problem.what
+        for lora in (named, every)
+        for problem in peft_experts.problems(replace(model, tuning=Tuning(lora=lora)), BY_PEFT)
+    ]
+    assert found == ["plan: adapters are on o_a_proj"]

@@ -77,13 +77,13 @@ def test_toml_that_parses_as_python_is_read_as_toml() -> None:
     assert [problem.field for problem in found.problems] == ["activation_checkpoint"]  # one layer in 2 by default there
 
 
-def test_updates_within_backward_are_refused_and_messages_have_their_format() -> None:
+def test_updates_within_backward_are_layer_by_layer_and_messages_have_their_format() -> None:
     text = "[training]\nlocal_batch_size = 2\ndtype = 'bfloat16'\nmixed_precision_reduce = 'bfloat16'\n[parallelism]\n"
     more = "tensor_parallel_degree = 1\n[activation_checkpoint]\nmode = 'full'\n[optimizer]\nearly_step_in_backward = "
     held, early = (TARGETS["torchtitan"].read({"train.toml": text + more + word}, 8) for word in ("false", "true"))
     assert held.workload["precision"].name == "bf16 grad=bf16 reduce=bf16 moment=bf16 main=none"
-    fields = [{problem.field for problem in one.problems} for one in (held, early)]
-    assert fields[1] - fields[0] == {"optimizer.early_step_in_backward"}
+    assert early.problems == held.problems
+    assert (held.workload["optimizer"], early.workload["optimizer"]) == ("adamw", "adamw:layerwise=1")
 
 
 def test_a_model_of_images_is_no_decoder() -> None:
@@ -337,3 +337,9 @@ def test_functions_that_change_configurations_of_other_files_say_so() -> None:
     assert target_of_file("config_registry.py", text) == "torchtitan"
     with pytest.raises(InputError, match="change configurations of other files"):
         module_keys(text)
+
+
+@pytest.mark.parametrize("key", ["expert_tensor_parallel_degree = 2", 'expert_parallel_comm_backend = "standard"'])
+def test_keys_of_earlier_versions_that_do_nothing_are_passed_over(key: str) -> None:
+    text = f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n[parallelism]\n{key}\n'
+    assert not TARGETS["torchtitan"].read({"train.toml": text}, 8).problems

@@ -138,6 +138,14 @@ def test_the_file_of_a_schedule_names_it_whatever_else_there_is(schedule: str) -
     assert write_actions(to_actions(schedule_named(found).table(4, 16, 2))) == text
 
 
+def test_a_file_names_no_schedule_whose_recomputations_it_cannot_hold() -> None:
+    """Of three micro-batches on two stages FTPipe's order is Varuna's without its recomputations."""
+    table = schedule_named("ftpipe-flush").settled(2, 3).table(2, 3, 1)
+    found = schedule_of_file(write_actions(to_actions(table)), 2, 1, 3)
+    assert found is not None
+    assert not schedule_named(found).recomputes_in_tasks
+
+
 @pytest.mark.parametrize("target", ["torchtitan", "automodel"])
 def test_two_stages_in_a_v_are_built_by_a_class_that_folds(target: str) -> None:
     """A schedule's file says when a stage runs; on which rank it is built follows from the class that is named."""

@@ -9,9 +9,9 @@ from dataclasses import replace
 from meshwright.errors import InputError
 from meshwright.estimate.rules.away import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import AXES, WAY_AXES, searched_values
+from meshwright.search.axes import AXES, PREFETCHES, WAY_AXES, searched_values
 from meshwright.search.result import FoundPlan, SearchResult
-from meshwright.search.space import Space
+from meshwright.search.space import Space, usual_overlaps
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
@@ -81,6 +81,8 @@ def narrow_space(space: Space) -> Space:
         "offload": ("none",),
         "tensor": ("1d",),
         "sharding": searched_shardings(),
+        "tp_overlap": usual_overlaps("1d"),
+        "prefetch": (str(PREFETCHES[0]),),
         "cp_kind": tuple(kind for kind in AXES["cp_kind"].values() if _tried(kind)),
     }
     narrow: dict[str, tuple[object, ...]] = {}

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from meshwright.schedules import PLAN_SCHEDULES, schedule_named
+from meshwright.schedules import PLAN_SCHEDULES
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher, searched_dispatchers
@@ -29,7 +29,7 @@ from meshwright.specs.row import (
     offload_tokens,
 )
 from meshwright.specs.shardings import SHARDINGS, plain_shardings, searched_shardings
-from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, ExpertOverlap
+from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, TENSOR_OVERLAPS, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 
@@ -67,6 +67,8 @@ PLAIN_WAY: Way = (ALLTOALL, "none", "kept", "shared")
 """What a plan without experts has, and the first of `ways`."""
 WAY_AXES = ("dispatcher", "ep_overlap", "hot_experts", "ep_order")
 """Axes that a way has a value of, in order."""
+PREFETCHES = (1, 0, 2)
+"""Layers whose weights are gathered ahead of the one at work: the next one, none for the memory of one, or two."""
 SEARCHED_OVERLAPS: tuple[ExpertOverlap, ...] = ("none", "paired-wgrad")
 """What a search lets run beside exchanges unless others are named, pairs with a dispatcher that is `hidden` alone: of
 two dispatchers the one that sends less hides more."""
@@ -258,6 +260,13 @@ AXES: dict[str, Axis] = {
             token=str,
         ),
         Axis(
+            name="prefetch",
+            default="1; 0 and 2, layers gathered ahead of the one at work (FSDP), where they are named",
+            words=lambda: tuple(map(str, PREFETCHES)),
+            neutral="1",
+            token=lambda word: "" if word == "1" else f"prefetch{word}",
+        ),
+        Axis(
             name="recompute",
             default="none, full, block of 1/4, 1/2, 3/4 of the largest chunk, selective: norms, latent projections, "
             "dense layers of a mixture and activations of experts where there are some, else the attention core",
@@ -268,11 +277,11 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="tp_overlap",
-            default="bulk, ring",
-            words=lambda: ("bulk", "ring"),
+            default="bulk, ring; halves, beside the other half of a micro-batch (Domino), where it is named",
+            words=lambda: TENSORS["1d"].overlaps,
             neutral="bulk",
             other_names=("overlap",),
-            token=lambda word: "tpov" if word == "ring" else "",
+            token=lambda word: {str(overlap): token for overlap, token in TENSOR_OVERLAPS.items()}.get(word, ""),
         ),
         Axis(
             name="schedule",
@@ -345,12 +354,6 @@ def only_in_groups(space: Space, degree: str) -> bool:
         degree: `tp`, `cp` or `ep`.
     """
     return any(beyond_neutral(axis, space.pinned(axis)) for axis, of in DEGREE_OF.items() if of == degree)
-
-
-def only_in_pipelines(space: Space) -> bool:
-    """Whether a space is held to schedules none of which is exact: one worker runs every order alike, and exactly."""
-    names = space.pinned("schedule") or ()
-    return bool(names) and not any(schedule_named(str(name)).exact_semantics for name in names)
 
 
 def beyond_neutral(axis: str, values: Sequence[object] | None) -> bool:

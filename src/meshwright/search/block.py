@@ -104,8 +104,7 @@ class Block:
             row,
             pp=shape.p,
             vpp=shape.v,
-            sharding=choice.name,
-            shard_group=choice.shard * int(grid.cp[row]),
+            **choice.settings(int(grid.cp[row])),
             gbs=self.workload.global_batch,
             schedule=shape.schedule.token,
             **recompute_fields(shape.recompute),
@@ -252,10 +251,10 @@ class Block:
 
         Both mean nothing where a choice is not legal.
         """
-        if usual(load):
+        sharding = self.rows.table.every(choices, rows)
+        if usual(load) and not np.any(np.asarray(sharding.layers_ahead) > 1):
             peak = fullest_bytes(load, self.rows.per_parameter.every(choices, rows), self.hardware)
         else:
-            sharding = self.rows.table.every(choices, rows)
             peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=-1)
         return peak, (peak <= self.limit_bytes) & self._host_has_room(load, choices, rows)
 
@@ -310,7 +309,7 @@ class Block:
         if self.rows.freezes:
             frozen = costs.frozen_dense_bytes, costs.frozen_expert_bytes
             found["frozen_dense_bytes"], found["frozen_expert_bytes"] = (products(table, held) for table in frozen)
-            found["largest_frozen_bytes"] = largest(sum(frozen) * self.whole)
+            found["largest_frozen_bytes"] = largest(costs.gathered_bytes * self.whole)
         if self.uneven:
             found |= {name: products(getattr(costs, name), held) for name in EXTRA_BYTES}
         return WorkerLoad(

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.budget import spent
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.layers.items import FULL, NONE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
@@ -97,6 +98,12 @@ class ShapeFactory:
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
         """The factory for the recompute modes of the search; spaces equal in what shapes depend on share one."""
+        if workload.update.layerwise:
+            why = "which plans have one micro-batch a step, and sum gradients layer by layer, is no axis of a search"
+            fix = "state a plan, `estimate --plan dp1.mbs1.gbs1.rc-full`, or leave layerwise out"
+            raise UnsupportedError(
+                what=f"a search with {workload.optimizer}", why=why, fix=fix, field="optimizer", code="MW406"
+            )
         words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
         own = Space(pins=tuple(p for p in space.pins if p[0] in AXES))
         return _factory(model, workload.seq_len, words, own, schedules_in(own))

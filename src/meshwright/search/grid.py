@@ -55,7 +55,7 @@ class Grid:
     @property
     def cp(self) -> Ints:
         """Context degree over all levels."""
-        return ranks_of(self.context)
+        return ranks_of(self.context).astype(np.int64)
 
     @property
     def paired(self) -> Bool[np.ndarray, "rows"]:
@@ -111,7 +111,7 @@ class Grid:
         times = np.where(spread, len(ways), 1)
         row = np.repeat(np.arange(self.rows), times)
         place = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-        return replace(self.take(row), way=np.where(spread[row], ways[place], 0))
+        return replace(self.take(row), way=np.where(spread[row], ways[place], 0).astype(self.way.dtype))
 
     def strategies(self, workload: Workload, sections: int = 1) -> StrategyColumns:
         """The rows as strategies; no token dropped.
@@ -129,8 +129,8 @@ class Grid:
         return StrategyColumns(
             tp=self.tp,
             sp=self.tp > 1,
-            tp_overlap=self.overlap,
-            context=self.context,
+            tp_overlap=self.overlap.astype(np.int64),
+            context=self.context.astype(np.int64),
             tensor=self.tensor,
             ep=self.ep,
             etp=self.etp,
@@ -156,14 +156,19 @@ COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offloa
 """Fields with one entry per row."""
 
 
+NARROW: dict[str, type[np.signedinteger[Any]]] = {"context": np.int32, "overlap": np.int16, "way": np.int16}
+"""Formats of columns that nobody computes with before they are widened: half of the bytes of a row are theirs in 64
+bits, and a search of every method has ten million rows."""
+
+
 def grid_degrees(grid: Grid) -> Degrees:
     """The columns that legality rules read; one chunk per worker, which every pipeline may have."""
     return {
         "tp": grid.tp,
         "sp": np.ones_like(grid.tp),
         "cp": grid.cp,
-        "cp_heads": head_ranks(grid.context),
-        "cp_halves": half_ranks(grid.context),
+        "cp_heads": head_ranks(grid.context).astype(np.int64),
+        "cp_halves": half_ranks(grid.context).astype(np.int64),
         "pp": grid.pp,
         "vpp": np.ones_like(grid.tp),
         "ep": grid.ep,

@@ -9,19 +9,20 @@ import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.rules.degrees import model_rules
-from meshwright.search.axes import AXES, only_in_groups, only_in_pipelines, ways, ways_of
-from meshwright.search.grid import COLUMNS, Grid, Ints
-from meshwright.search.space import Space
+from meshwright.search.axes import AXES, only_in_groups, ways, ways_of
+from meshwright.search.grid import COLUMNS, NARROW, Grid, Ints
+from meshwright.search.space import Space, only_in_pipelines, tensor_overlaps
 from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import DegreeRule
 from meshwright.strategies.columns import OVERLAPS, ranks_of
 from meshwright.strategies.context import half_ranks, head_ranks
 
 Folds = Int[np.ndarray, "folds"]
+BULK, HALVES = OVERLAPS.index("bulk"), OVERLAPS.index("halves")
 CHECKED_TOGETHER = 1 << 16
 """Rows checked for legality at a time: their columns stay in the cache, and what is illegal never fills the memory."""
 BETWEEN_LOOKS = 1 << 20
@@ -30,7 +31,7 @@ BOUNDED_TOGETHER = 1 << 18
 """Rows of a part whose bounds are wanted alone: with them it takes some 100 MB."""
 COPIES_OF_ROWS = 4.0
 """Memory that a search of rows takes, in sizes of their columns: bounds and what is left of them take as much again,
-and as much is spare before the limit when it is looked at (3.5 measured for 2.7 million rows, NumPy 2.3, 2026-11)."""
+and as much is spare before the limit when it is looked at (2.7 measured for 10.7 million rows, NumPy 2.3, 2026-11)."""
 LEAST_ROWS_BYTES = 8e6
 """Bytes of columns that any search may have: without rows there is no answer."""
 
@@ -112,7 +113,7 @@ def of_any_count(
         for cp in _pinned(space, "cp", [cp for cp in divisors(workload.seq_len) if tp * cp <= most]):
             levels = context_levels(cp, space)
             for dp in divisors(workload.global_batch):
-                mesh = _mesh((tp, cp, 1, dp), legal.tensor, levels, experts, workload, space, ways)
+                mesh = _mesh((tp, cp, 1, dp), legal.overlaps, levels, experts, workload, space, ways)
                 legal.add(0, replace(mesh, batches=mesh.batches[mesh.batches == mesh.local_batch]))
                 if legal.rows - taken >= BOUNDED_TOGETHER:
                     taken = legal.rows
@@ -126,14 +127,13 @@ def _meshes_by_context(
     model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None, legal: _Legal
 ) -> Iterator[tuple[int, _Mesh]]:
     """Every mesh whose rows may be legal with its number, in pieces, those of the least context degrees first."""
-    tensor = legal.tensor
     # A search of another strategy is one of plans that have tensor groups.
-    tps = [tp for tp in divisors(devices) if alone_legal(legal.rules, tp=tp) and (tensor == "1d" or tp > 1)]
+    tps = [tp for tp in divisors(devices) if alone_legal(legal.rules, tp=tp) and (legal.tensor == "1d" or tp > 1)]
     experts = _expert_degrees(model, space)
     ways = ways_of(space, workload.expert_load) if ways is None else ways
     for number, mesh in sorted(enumerate(_meshes(_pinned(space, "tp", tps), model, workload, devices, space)), key=_cp):
         levels = context_levels(mesh[1], space)
-        for piece in _mesh(mesh, tensor, levels, experts, workload, space, ways).pieces():
+        for piece in _mesh(mesh, legal.overlaps, levels, experts, workload, space, ways).pieces():
             yield number, piece
 
 
@@ -165,6 +165,9 @@ class _Legal:
         self.tensor = str((space.pinned("tensor") or ("1d",))[0])
         self.rules: tuple[DegreeRule, ...] = model_rules(model, workload.seq_len, self.tensor)
         self.offload = most_offload(space)
+        self.overlaps = tuple(
+            OVERLAPS.index(word) for word in tensor_overlaps(space, self.tensor, experts=model.is_moe)
+        )
         self.waiting: list[tuple[int, _Mesh]] = []
         self.most_waiting = 0
         """Rows of the meshes that wait, if all were legal."""
@@ -262,19 +265,22 @@ class _Mesh:
         way = np.concatenate(ways) if ways else self.ways[:0]
         of_degrees = legal.reshape(len(self.levels), len(self.batches), 1, len(self.ep))[..., fold]
         shape = len(self.levels), len(self.batches), len(self.overlaps), len(fold)
+        if (halved := self.overlaps == HALVES).any():
+            # Halves are of whole sequences.
+            of_degrees = of_degrees & (~halved | (self.batches % 2 == 0)[:, None])[..., None]
         level, batch, overlap, place = np.nonzero(np.broadcast_to(of_degrees, shape))
         mbs, fold = self.batches[batch], fold[place]
         return {
             "tp": np.full(len(level), self.tp, dtype=np.int64),
-            "overlap": self.overlaps[overlap],
-            "context": self.levels[level],
+            "overlap": self.overlaps.astype(NARROW["overlap"])[overlap],
+            "context": self.levels.astype(NARROW["context"])[level],
             "ep": self.ep[fold],
             "etp": self.etp[fold],
             "pp": np.full(len(level), self.pp, dtype=np.int64),
             "dp": np.full(len(level), self.dp, dtype=np.int64),
             "mbs": mbs,
             "m": self.local_batch // mbs,
-            "way": way[place],
+            "way": way.astype(NARROW["way"])[place],
         }
 
 
@@ -365,7 +371,7 @@ def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
 
 def _mesh(
     mesh: tuple[int, int, int, int],
-    tensor: str,
+    overlaps: tuple[int, ...],
     levels: list[tuple[int, ...]],
     experts: tuple[Folds, Folds],
     workload: Workload,
@@ -375,9 +381,8 @@ def _mesh(
     """All rows of one (tp, cp, pp, dp)."""
     tp, cp, pp, dp = mesh
     local_batch = workload.global_batch // dp
-    overlaps = [OVERLAPS.index(word) for word in (TENSORS[tensor].overlaps if tp > 1 else ("bulk",))]
-    if space.pinned("tp_overlap") is not None:
-        overlaps = [code for code in overlaps if _allowed(space, "tp_overlap", OVERLAPS[code])]
+    if tp == 1:
+        overlaps = (BULK,) if _allowed(space, "tp_overlap", OVERLAPS[BULK]) else ()
     fold = tp * cp * dp % (experts[0] * experts[1]) == 0
     return _Mesh(
         tp=tp,

@@ -67,7 +67,7 @@ class PricedRows:
                 for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
                 for choice in shardings_for(dp, cp, self.space)
             },
-            key=lambda choice: (list(SHARDINGS).index(choice.name), choice.shard),
+            key=lambda choice: (list(SHARDINGS).index(choice.name), choice.shard, choice.prefetch),
         )
 
     @cached_property

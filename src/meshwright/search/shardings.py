@@ -26,11 +26,22 @@ class Sharding:
 
     name: str
     shard: int = 0
+    prefetch: int = 1
+    """Layers gathered ahead of the one at work, of kinds that gather layers."""
 
     @property
     def kind(self) -> ShardingKind:
         """What the name says."""
         return SHARDINGS[self.name]
+
+    def settings(self, cp: int) -> dict[str, Any]:
+        """The fields of a plan's row that state it.
+
+        Args:
+            cp: context degree, whose ranks share states too.
+        """
+        words = {"data_words": (f"prefetch{self.prefetch}",)} if self.prefetch != 1 else {}
+        return {"sharding": self.name, "shard_group": self.shard * cp, **words}
 
 
 @lru_cache(maxsize=4096)
@@ -47,13 +58,17 @@ def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     """
     wanted = space.pinned("sharding")
     if dp * cp == 1:
-        return (Sharding(UNSHARDED),) if wanted is None or UNSHARDED in wanted else ()
+        free = wanted is None or UNSHARDED in wanted
+        return (Sharding(UNSHARDED),) if free and "1" in (space.pinned("prefetch") or ("1",)) else ()
     groups = [shard for shard in divisors(dp)[:-1] if shard * cp > 1]
+    ahead = [int(str(depth)) for depth in space.pinned("prefetch") or (1,)]
     return tuple(
-        Sharding(name, shard)
+        Sharding(name, shard, depth)
         for name in searched_shardings(*(wanted or ()))
         if wanted is None or name in wanted
         for shard in (groups if SHARDINGS[name].grouped else (0,))
+        # Where no layers are gathered, every plan has the neutral depth.
+        for depth in (ahead if SHARDINGS[name].gathers_layers else {1}.intersection(ahead))
     )
 
 
@@ -156,13 +171,15 @@ class ShardingTable:
         fsdp = np.broadcast_to(each([kind.family == "fsdp" for kind in kinds]), shape)
         whole = whole_between(keeps, grid.m, grid.pp)
         passing = each([kind.passing for kind in kinds])
+        ahead = each([choice.prefetch for choice in choices])
         in_groups = (dp % np.maximum(group, 1) == 0) & (dp > group) & (group * cp > 1)
         return cls(
             choices=choices,
             legal=np.where(grouped, in_groups, (ranks > 1) | alone)
             & np.array([_passing_suits(kind, grid, layers, experts) for kind in kinds])
             & np.array([offload_suits(away, choice.name, ranks) for choice in choices])
-            & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
+            & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first)
+            & (not away.weights or ahead == 1),
             columns=ShardingColumns(
                 zero=np.broadcast_to(each([kind.zero for kind in kinds]), shape),
                 fsdp=fsdp,
@@ -173,6 +190,7 @@ class ShardingTable:
                 expert_replicate=expert_replicate,
                 overlap=np.ones(shape, dtype=bool),
                 passing=np.broadcast_to(passing, shape) if (passing != COLLECTIVE).any() else None,
+                prefetch=np.broadcast_to(ahead, shape) if (ahead != 1).any() else None,
                 offload_optimizer=np.full(shape, away.optimizer),
                 whole=None if whole is None else whole * fsdp,
                 **({} if not grid.offload else _away_columns(away, shape)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Schedule, schedule_named
 from meshwright.specs.row import default_schedule
+from meshwright.specs.strategy import TensorOverlap
+from meshwright.strategies import TENSORS
 
 MOST_PASSES = 4096
 """Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
@@ -42,6 +44,47 @@ class Space:
     def pinned(self, axis: str) -> tuple[object, ...] | None:
         """The values an axis is held to, None if it is free."""
         return dict(self.pins).get(axis)
+
+
+def usual_overlaps(tensor: str) -> tuple[TensorOverlap, ...]:
+    """What a search lets run beside the collectives of tensor groups unless it is named.
+
+    Args:
+        tensor: name of the tensor strategy.
+    """
+    kind = TENSORS[tensor]
+    return tuple(word for word in kind.overlaps if word not in kind.seldom)
+
+
+def tensor_overlaps(space: Space, tensor: str, *, experts: bool) -> tuple[TensorOverlap, ...]:
+    """What may run beside the collectives of tensor groups in a space.
+
+    Args:
+        space: the space that may hold the axis.
+        tensor: name of the tensor strategy.
+        experts: whether the model has experts, which take the tokens of whole micro-batches.
+    """
+    pinned, usual = space.pinned("tp_overlap"), usual_overlaps(tensor)
+    wanted = usual if pinned is None else tuple(word for word in TENSORS[tensor].overlaps if word in pinned)
+    return tuple(word for word in wanted if word != "halves" or not experts)
+
+
+def uncomposed(axis: str, values: Iterable[object]) -> tuple[object, ...]:
+    """Values of an axis that plans composed of unlike stages do not have: these compute whole micro-batches with 1d
+    strategies, keep their states on the devices and gather the weights of the next layer.
+
+    Args:
+        axis: any.
+        values: some of its values.
+    """
+    known = {"tensor": ("1d",), "offload": ("none",), "tp_overlap": usual_overlaps("1d"), "prefetch": ("1",)}
+    return tuple(value for value in values if value not in known.get(axis, (value,)))
+
+
+def only_in_pipelines(space: Space) -> bool:
+    """Whether a space is held to schedules none of which is exact: one worker runs every order alike, and exactly."""
+    names = space.pinned("schedule") or ()
+    return bool(names) and not any(schedule_named(str(name)).exact_semantics for name in names)
 
 
 def schedules_in(space: Space) -> tuple[Schedule, ...]:

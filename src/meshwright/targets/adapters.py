@@ -60,6 +60,11 @@ class ByPeft:
 BY_PEFT = ByPeft()
 
 
+def base_as_loaded(plan: Plan) -> str | None:
+    """The `base` that says no more than the plan's own format: weights that are loaded in fp32."""
+    return "fp32" if plan.precision.activations == "fp32" else None
+
+
 def untrainable_by_peft(plan: Plan, makes: ByPeft = BY_PEFT) -> Iterator[Problem]:
     """What PEFT does not do of the tuning of a plan.
 
@@ -76,7 +81,7 @@ def untrainable_by_peft(plan: Plan, makes: ByPeft = BY_PEFT) -> Iterator[Problem
     yield from peft_experts.problems(plan.model, makes)
     named = peft_experts.as_given(plan.model, lora)
     if lora.base == "fp32":
-        if plan.strategy.data.family != "fsdp":
+        if plan.strategy.data.family != "fsdp" and base_as_loaded(plan) is None:
             why = "products under autocast keep a copy of each weight in 16 bits until backward, which is not priced"
             yield Problem(
                 what="plan: frozen weights are stored in fp32",

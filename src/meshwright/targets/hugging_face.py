@@ -331,8 +331,9 @@ def _attends(files: Files) -> str | None:
 def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
     """The optimizer that the trainer's arguments name."""
     name = reader.word(path, "adamw_torch").removesuffix("_fused")
-    if name == "galore_adamw":
-        return galore(_settings(reader), rank="rank", every="update_proj_gap")
+    if name in ("galore_adamw", "galore_adamw_layerwise"):
+        found = galore(_settings(reader), rank="rank", every="update_proj_gap")
+        return found + (",layerwise=1" if name.endswith("layerwise") else "")
     known = {said: ours for ours, said in OPTIMIZERS.items() if ours != "adam"} | _ALSO
     if name not in known:
         reader.refuse(path, name, f"{', '.join(known)} can be planned")

@@ -137,6 +137,8 @@ class KeyReader:
     """Other files of the run, whose values are told with its own."""
     multiple: int = 1
     """What divides the devices of the job: the product of the degrees that cut it."""
+    aside: tuple[str, ...] = ()
+    """Tables that another program reads than the one that trains."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a path; the default where there is none."""
@@ -262,6 +264,7 @@ class KeyReader:
         known = {problem.field for problem in self.problems}
         for path, value in leaves(self.keys):
             degree = isinstance(value, int) and not isinstance(value, bool) and value > 1
+            degree = degree and path.partition(".")[0] not in self.aside
             if degree and path not in self.asked | known and _DEGREE.search(path.rpartition(".")[2]):
                 why, fix = "it splits the job, and is not read beside the other keys", "leave it out to check the rest"
                 yield Problem(what=f"{path[:80]} is {value}", why=why, fix=fix, field=path)
@@ -270,7 +273,8 @@ class KeyReader:
         """Note a value that a plan cannot hold, or that is wrong; once for each key."""
         if any(problem.field == path for problem in self.problems):
             return
-        self.problems.append(Problem(what=f"{path} is {value!r:.80}", why=why, fix=fix, field=path))
+        what = f"{path} is not given" if value is None else f"{path} is {value!r:.80}"
+        self.problems.append(Problem(what=what, why=why, fix=fix, field=path))
 
 
 def _line_of_key(name: str, text: str, path: str, last: str) -> int | None:
@@ -300,6 +304,8 @@ class KeyFile:
     """Tables whose keys are checked; all keys where there are none."""
     also: tuple[str, ...] = ()
     """Suffixes of other languages that its loader takes and its own holds."""
+    aside: tuple[str, ...] = ()
+    """Tables that another program reads than the one that trains."""
     plain: Callable[[Any], Any] = lambda value: value
     """Values as the target's loader makes them of what YAML says."""
 
@@ -339,7 +345,7 @@ class KeyFile:
         own = {name: keys[name] for name in self.sections if isinstance(keys.get(name), dict)}
         checked = own if self.sections else keys
         problems = list(key_problems(self.title, checked, known_keys(self.package)))
-        return KeyReader(keys=keys, file=file, problems=problems, over=over)
+        return KeyReader(keys=keys, file=file, problems=problems, over=over, aside=self.aside)
 
 
 def value_of(keys: Mapping[str, Any], path: str, default: Any = None) -> Any:

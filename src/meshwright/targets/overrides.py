@@ -142,7 +142,16 @@ def laid_over(keys: Mapping[str, Any], files: Files) -> tuple[dict[str, Any], fr
         files: the files of the run.
     """
     text = files.get(FILE)
-    over: dict[str, Any] = json.loads(text) if text else {}
+    return with_paths(keys, json.loads(text) if text else {})
+
+
+def with_paths(keys: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Keys with those of others over them, and the paths of these.
+
+    Args:
+        keys: the keys of a configuration, tables within tables.
+        over: value by dotted path.
+    """
     made = dict(keys)
     for path, value in over.items():
         *above, last = path.split(".")

@@ -43,6 +43,8 @@ _LINEAR_ROUTERS = ("afmoe", "gemma4", "hunyuan_moe", "llama4", "phimoe")
 """Classes whose router is a module that `all-linear` finds."""
 _NO_MAMBA_OUT = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Classes of whose `out_proj` PEFT makes an error."""
+_GROUPED_OUT = ("deepseek_v4",)
+"""Classes whose `o_a_proj` has a matrix of its own for each group of heads, which an adapter of PEFT does not fit."""
 _HOLDS_NONE = "longcat_flash"
 """A class whose parameters hold rows of choices that compute nothing, with adapters on these, too."""
 _FUSED_SHARED = ("granitemoe", "granitemoehybrid")
@@ -197,6 +199,12 @@ def problems(model: ModelSpec, makes: Callable[[ModelSpec, Lora], Lora]) -> Iter
         why = f"PEFT stops at out_proj of {class_of(model)}, whose kernel reads the weight itself"
         fix = "name modules without it: targets=q_proj,k_proj,v_proj,o_proj,in_proj"
         yield Problem(what="plan: adapters are on out_proj", why=why, fix=fix, field="tuning")
+    if class_of(model) in _GROUPED_OUT and any("o_a_proj" in one.module.names for _, one in _adapted(model, lora)):
+        why = (
+            f"o_a_proj of {class_of(model)} multiplies each group of heads by its own matrix, and PEFT's adapter stops"
+        )
+        fix = "name modules without it: targets=q_a_proj,q_b_proj,kv_proj,o_b_proj"
+        yield Problem(what="plan: adapters are on o_a_proj", why=why, fix=fix, field="tuning")
     yield from peft_fused.problems(model)
     if not are_parameters(model):
         return

@@ -172,7 +172,8 @@ def schedule_of_file(text: str, pp: int, vpp: int, micro_batches: int) -> str | 
 
     usual = [schedule_named(name).settled(pp, micro_batches) for name in PLAN_SCHEDULES]
     grouped = (schedule_named(f"interleaved-group{group}") for group in range(pp + 1, micro_batches + 1))
-    for schedule in chain(usual, grouped):
+    # Files have no recomputations: an order that holds some has the same file as one without.
+    for schedule in chain(sorted(usual, key=lambda one: one.recomputes_in_tasks), grouped):
         try:
             actions = to_actions(schedule.table(pp, micro_batches, vpp))
         except MeshwrightError:

@@ -317,6 +317,7 @@ _WORDS = {
     "data.gather_dtype": "the format in which weights are gathered",
     "data.reduce_dtype": "the format in which gradients are summed",
     "data.compression": "the compression of gradients",
+    "data.prefetch": "the number of layers that are gathered ahead",
     "recompute.kind": "recompute",
     "recompute.modules": "the modules of selective recompute",
     "offload.tier": "where offloaded states are kept",

@@ -80,3 +80,17 @@ def test_a_study_that_ended_between_a_constraint_and_its_value_goes_on(
     study = run_study(Toy(raises=False), "optuna", trials=8, storage=storage, resume=True)
     assert study.resumed == 4
     check_rows(Toy(raises=False), study.trials, 8)
+
+
+def test_rows_that_optuna_has_not_heard_of_are_told_to_it(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    ours = run_study(Toy(), "optuna", trials=6, storage=storage)
+    (name,) = optuna.get_all_study_names(storage=storage)
+    optuna.delete_study(study_name=name, storage=storage)
+    study = run_study(Toy(), "optuna", trials=8, storage=storage, resume=True)
+    assert study.resumed == 6
+    told = {one.user_attrs["row"]: one for one in optuna.load_study(study_name=name, storage=storage).trials}
+    values = {row.number: row.outcome.value for row in study.trials if row.outcome.value is not None}
+    assert {row: one.value for row, one in told.items() if row in values} == values
+    assert any(row.number in values for row in ours.trials)
+    assert all(one.params == study.trials[row].point for row, one in told.items())

@@ -268,9 +268,28 @@ def test_torchtunes_loss_in_pieces_holds_what_its_table_says(
     )
 
 
+def test_weights_that_torchtune_updates_in_backward_need_what_its_table_says(tmp_path: Path) -> None:
+    """pytorch/torchtune README (October 2024): Llama 3.1 8B, full finetune, 1x 4090, batch 2 of 2,048: 18.9 GiB."""
+    text = TUNE.replace("lora_llama3_1_8b", "llama3_1_8b").replace(
+        "torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit"
+    )
+    text = "\n".join(line for line in text.splitlines() if not line.strip().startswith(("lora_", "apply_lora")))
+    text = text.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: 1") + "\nloss:\n"
+    text += "  _component_: torchtune.modules.loss.LinearCrossEntropyLoss\n"
+    name = "8B_full_single_device.yaml"
+    early = read(tmp_path, name, text + "optimizer_in_bwd: True\n", cluster="1xRTX4090", search=False)
+    late = read(tmp_path, name, text, cluster="1xRTX4090", search=False)
+    assert (early.ok, late.ok) == (True, False)
+    bytes_of = dict(early.estimate.fullest.memory_bytes)
+    held = sum(size for kind, size in bytes_of.items() if kind not in ("overhead", "comm_buffers"))
+    assert held / 2**30 == pytest.approx(18.9, rel=0.10)
+    text = text.replace("gradient_accumulation_steps: 1", "gradient_accumulation_steps: 4")
+    with pytest.raises(UnsupportedError, match="4 micro-batches"):
+        read(tmp_path, name, text + "optimizer_in_bwd: True\n", cluster="1xRTX4090", search=False)
+
+
 def test_recipes_for_one_device_and_fused_steps_are_told(tmp_path: Path) -> None:
-    text = TUNE + "optimizer_in_bwd: True\n"
-    assert refused(read(tmp_path, "8B_lora_single_device.yaml", text)) == ["optimizer_in_bwd", "devices"]
+    assert refused(read(tmp_path, "8B_lora_single_device.yaml", TUNE)) == ["devices"]
     alone = read(tmp_path, "8B_lora_single_device.yaml", TUNE, cluster="1xH100")
     assert alone.ok
     assert alone.name == "dp1.mbs2.gbs8.rc-full"
@@ -379,6 +398,10 @@ def test_foundry_fills_in_references_and_asks_for_a_micro_batch_that_is_auto(tmp
     assert report.name == "dp8.fsdp.mbs8.gbs1024.rc-full"
     workload = inputs(report).workload
     assert (workload.seq_len, workload.optimizer, workload.precision.reduce) == (2048, "lion", "bf16")
+    lines = "\n".join(f"  {line}" for line in FOUNDRY.split("\n"))
+    submitted = f"name: a\nimage: b\ncompute: {{gpus: 8}}\nparameters:\n{lines}\n"
+    assert asks(read(tmp_path, "job.yaml", submitted)) == ["device_train_microbatch_size"]
+    assert read(tmp_path, "job.yaml", submitted, settings="device_train_microbatch_size=8").name == report.name
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,17 @@ class PlanSpace(TableSpace):
             what, why = f"ep_overlap={overlaps[0]} in a study", "tuners try plans whose exchanges are exposed"
             problem = Problem(what=what, why=why, fix="drop it, or use plan", field="ep_overlap")
             raise UnsupportedError(problem, code="MW406")
+        if "halves" in (self.space.pinned("tp_overlap") or ()):
+            what, why = (
+                "tp_overlap=halves in a study",
+                "tuners try micro-batches that have no halves with every overlap",
+            )
+            problem = Problem(what=what, why=why, fix="use bulk or ring, or use plan", field="tp_overlap")
+            raise UnsupportedError(problem, code="MW406")
+        if self.space.pinned("prefetch") not in (None, ("1",)):
+            what, why = "prefetch in a study", "tuners try plans that gather the weights of the next layer"
+            problem = Problem(what=what, why=why, fix="drop it, or use plan", field="prefetch")
+            raise UnsupportedError(problem, code="MW406")
         hot = (self.space.pinned("hot_experts") or ("kept",))[:1]
         fixed = {
             "dispatcher": dispatchers or PLAIN_WAY[:1],

@@ -40,7 +40,7 @@ def engine_around(text: str, trainer: str) -> tuple[Keys, int | None]:
         InputError: it names an engine, or a way to shard, that the trainer's file has no key for.
     """
     keys = table_of(text, "YAML", "configuration of Accelerate")
-    kind = str(keys.get("distributed_type", "NO")).upper()
+    kind = str(keys.get("distributed_type") or "NO").upper()  # YAML takes a bare NO for false
     count = keys.get("num_processes")
     started = count if type(count) is int and count > 0 else None
     if kind == "FSDP":

@@ -10,7 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import adapters, fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face, zero_offload
 from meshwright.targets.accelerate import CONFIG, CONTEXT, MARKS, SIZES, TITLE
 from meshwright.targets.accelerate.around import REPLICATES
 from meshwright.targets.contract import Files, text_beside
@@ -22,6 +22,8 @@ _EARLIER = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
 
 def _todays_names(keys: Keys) -> Keys:
     """Keys with the names of today where a file has earlier ones, which Accelerate still takes."""
+    # YAML takes a bare NO for false, and so does Accelerate.
+    keys = {**keys, **{name: "NO" for name in ("distributed_type", "mixed_precision") if keys.get(name) is False}}
     shards = keys.get("fsdp_config")
     if not isinstance(shards, dict):
         return keys
@@ -119,6 +121,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         if started not in (None, world)
         else ()
     )
+    if steps != trainer.steps != 1:
+        notes = (
+            *notes,
+            f"DeepSpeed sums {steps} micro-batches as Accelerate's file says; the program says {trainer.steps}",
+        )
     if not trainer.dtype and reader.get("mixed_precision") is None:
         notes = (*notes, "no number format is said: mixed_precision no, the default of Accelerate, is assumed")
     if sharded and own is None and dtype == "bf16" and world > 1:
@@ -234,9 +241,8 @@ def _engine(reader: KeyReader) -> dict[str, Any]:
     optimizer, weights = (
         reader.word(f"deepspeed_config.offload_{name}_device", "none") for name in ("optimizer", "param")
     )
-    letters = ("w" if weights != "none" else "") + ("og" if optimizer != "none" else "")
     return {
         "sharding": f"z{min(zero, 3)}",
-        "offload": f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters,
+        "offload": zero_offload.words(optimizer=optimizer, weights=weights, zero=zero),
         "dp_overlap": zero == 3,
     }

@@ -41,6 +41,7 @@ SAYS = (
     pytorch_pipeline.SAYS
     | hugging_face.RECOMPUTE
     | seeing.BESIDE
+    | {"data.prefetch": ANY}
     | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", "fp8", fsdp.IN_16_BITS.name)}
 )
 RULES = (
@@ -92,10 +93,20 @@ RULES = (
     ),
     Rule(
         field="tensor.overlap",
-        holds=lambda plan: plan.settings["tensor.overlap"] == "bulk" or bool(plan.settings["tensor.sequence_parallel"]),
+        holds=lambda plan: (
+            plan.settings["tensor.overlap"] == "bulk"
+            or (plan.settings["tensor.overlap"] == "ring" and bool(plan.settings["tensor.sequence_parallel"]))
+        ),
         why="asynchronous tensor parallelism needs sequence parallelism",
         fix="leave out nosp, or tpov",
         source=_DTYPES,
+    ),
+    Rule(
+        field="data.prefetch",
+        holds=lambda plan: plan.strategy.data.prefetch == 1 or (plan.strategy.data.prefetch > 1 and plan.found.pp == 1),
+        why="layers of no pipeline are told how many to gather ahead, the next one at least",
+        fix="leave prefetch out",
+        source="nemo_automodel/components/distributed/parallelizer.py of nemo-automodel 0.7.0",
     ),
     fsdp.offloads_together(),
     fsdp.offloads_shards(_DTYPES),
@@ -141,6 +152,9 @@ def configuration(plan: Plan) -> Keys:
             if strategy.offload.weights
             else None,
         }
+        if data.prefetch > 1:
+            depths = ("fsdp2_forward_prefetch_depth", "fsdp2_backward_prefetch_depth")
+            flat |= {f"{_D}enable_fsdp2_prefetch": True, **{f"{_D}{key}": data.prefetch for key in depths}}
     elif not wide:
         flat[f"{_D}autocast_dtype"] = "bfloat16"
     if found.pp > 1:

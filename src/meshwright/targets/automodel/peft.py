@@ -152,11 +152,12 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
     yield from adapters.frozen_parts(plan)
     if lora is None:
         return
+    own = adapters.base_as_loaded(plan)
     for what, refused, fix in (
         ("adapters are on some layers", bool(lora.layers), "leave out layers="),
         ("adapters are on whole weights", bool(lora.parameters), "leave out target_parameters="),
         ("parts are trained beside adapters", bool(lora.train), "leave out train="),
-        (f"frozen weights are stored in {lora.base}", lora.base not in (None, *_STORED), "use base=nf4, or none"),
+        (f"frozen weights are stored in {lora.base}", lora.base not in (own, None, *_STORED), "use base=nf4, or none"),
         ("adapters of experts are DoRA", lora.dora and _of_experts(plan, lora), "leave out dora"),
         ("only some products of experts have adapters", _of_some(plan, lora), "use all-linear, or name none of them"),
     ):

@@ -17,7 +17,7 @@ from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
-from meshwright.targets.keys import KeyFile, KeyReader
+from meshwright.targets.keys import KeyFile, KeyReader, value_of
 
 _D, _PIPE = "distributed.", "distributed.pipeline."
 _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
@@ -44,6 +44,7 @@ FILE = KeyFile(
     marks=(("nemo_automodel", "step_scheduler:", "recipe_args:"),),
     noun="Automodel configuration",
     sections=("distributed", "step_scheduler", "peft", "quantization"),
+    aside=("ci",),
     plain=python_words,
 )
 
@@ -157,11 +158,18 @@ _OTHER_MODELS = ("flow_matching", "diffusion", "vision_model")
 """Tables of recipes for other models."""
 
 
+_OF_DATA = ("dataset._target_", "dataloader.collate_fn._target_")
+
+
 def _recipe(reader: KeyReader) -> None:
     other = next((name for name in _OTHER_MODELS if reader.get(name) is not None), None)
     if other is not None:
         why = "it trains a model of images or sound: decoders that predict the next token are read"
         reader.refuse(other, "given", why, "check a recipe of a language model")
+    seen = next((path for path in _OF_DATA if ".vlm." in str(value_of(reader.keys, path, ""))), None)
+    if seen is not None and other is None:
+        why = "its samples hold images or sound, which go through a tower before the text"
+        reader.refuse(seen, value_of(reader.keys, seen), why, "check a recipe of a language model")
     said = reader.get("recipe", _RECIPES[0])
     name = str(said.get("_target_", "") if isinstance(said, Mapping) else said)
     if not name.endswith(_RECIPES):
@@ -269,8 +277,17 @@ def _row(
         schedule=schedule or default_schedule(vpp),
         recompute=_recompute(reader),
         offload="wog" if _offloads(reader) else "",
+        data_words=_prefetch(reader) if strategy != "ddp" and reshard and pp == 1 else (),
     )
     return row, layout, dealt
+
+
+def _prefetch(reader: KeyReader) -> tuple[str, ...]:
+    """The word for layers that are gathered ahead of the one at work; of two depths the larger, which memory holds."""
+    if not reader.switch(f"{_D}enable_fsdp2_prefetch"):
+        return ()
+    ahead = reader.degree(f"{_D}fsdp2_forward_prefetch_depth"), reader.degree(f"{_D}fsdp2_backward_prefetch_depth", 2)
+    return (f"prefetch{max(ahead)}",) if max(ahead) > 1 else ()
 
 
 def _experts_reshard(reader: KeyReader) -> bool:

@@ -168,7 +168,7 @@ def configuration(plan: Plan) -> Keys:
         every = ALL_LINEAR in given.targets and not stored
         named = adapters.usual_names(plan) if ALL_LINEAR in given.targets else given.targets
         flat |= {
-            "adapter": "qlora" if lora.base not in (None, "int8") else "lora",
+            "adapter": "qlora" if lora.base not in (None, "int8", "fp32") else "lora",
             "lora_r": lora.rank,
             "lora_alpha": lora.rank,
             "lora_dropout": lora.dropout,
@@ -180,7 +180,7 @@ def configuration(plan: Plan) -> Keys:
             "peft_layers_to_transform": adapters.layer_numbers(lora),
             "lora_modules_to_save": [adapters.SAVED[part] for part in lora.train] or None,
             "load_in_8bit": True if lora.base == "int8" else None,
-            "load_in_4bit": True if lora.base not in (None, "int8") else None,
+            "load_in_4bit": True if lora.base not in (None, "int8", "fp32") else None,
         }
     return nested_tables(flat | _of_images(plan))
 
@@ -247,7 +247,7 @@ def _start(plan: Plan) -> str:
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.trainer_problems(plan, TITLE, makes=_ADAPTED)
     lora = plan.model.lora
-    if lora is not None and lora.base not in (None, "nf4", "int8"):
+    if lora is not None and lora.base not in (None, "nf4", "int8", adapters.base_as_loaded(plan)):
         why, fix = "frozen weights in 4 bits are nf4 with double quantisation", "use base=nf4"
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
 

@@ -105,7 +105,7 @@ def _model_problems(job: Job) -> Iterator[Problem]:
         return
     if job.model.family not in FAMILIES or job.model.beside_decoder:
         why = f"its converters take {', '.join(FAMILIES)}"
-        fix = "use --to megatron, or --to automodel"
+        fix = "use --to automodel, which loads the model's own config.json"
         yield Problem(what=f"model: {job.model.name} is a {job.model.family}", why=why, fix=fix, field="model")
 
 

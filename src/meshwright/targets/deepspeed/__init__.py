@@ -77,7 +77,7 @@ SHARDS_AND_OFFLOAD = (
     ),
     Rule(
         field="offload.tier",
-        holds=lambda plan: plan.settings["offload.tier"] != "nvme" or _by_zero_3(plan),
+        holds=lambda plan: plan.settings["offload.tier"] != "nvme" or _by_zero_3(plan) or plan.job.plan.devices == 1,
         why="states on drives need ZeRO 3 (ZeRO-Infinity)",
         fix="use z3, or leave out nvme",
         source="deepspeed/runtime/zero/stage3.py of deepspeed 0.19.8",
@@ -169,11 +169,12 @@ def _own_optimizer(plan: Plan) -> bool:
 
 
 def _stage(plan: Plan) -> int:
-    """Stage of ZeRO; one device, which has nothing to shard, needs 2 for an optimizer on the host, 3 for weights."""
+    """Stage of ZeRO; one device, which has nothing to shard, needs 2 for an optimizer on the host, 3 for weights or
+    drives."""
     offload = plan.strategy.offload
     if plan.job.plan.devices > 1 or not offload.optimizer:
         return plan.strategy.data.zero
-    return 3 if offload.weights else max(2, plan.strategy.data.zero)
+    return 3 if offload.weights or offload.tier == "nvme" else max(2, plan.strategy.data.zero)
 
 
 def configuration(plan: Plan) -> Keys:

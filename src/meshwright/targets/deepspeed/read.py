@@ -12,7 +12,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.data_words import in_order
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import adapters, hugging_face
+from meshwright.targets import adapters, hugging_face, zero_offload
 from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.deepspeed import CONFIG, TITLE
 from meshwright.targets.key_texts import Keys
@@ -34,7 +34,9 @@ def _one_name(keys: Keys) -> Keys:
     if "bfloat16" in found:  # its earlier name, which DeepSpeed still takes
         found.setdefault("bf16", found.pop("bfloat16"))
     zero = found.get("zero_optimization")
-    if isinstance(zero, dict):
+    if isinstance(zero, bool):  # as its first files have it: on is stage 1
+        found["zero_optimization"] = {"stage": 1 if zero else 0}
+    elif isinstance(zero, dict):
         named = {f"stage3_{name}" if name in _BOTH_NAMES else name: value for name, value in zero.items()}
         found["zero_optimization"] = named
     return found
@@ -135,7 +137,9 @@ def _shards(reader: KeyReader) -> dict[str, Any]:
     zero = reader.get("zero_optimization.stage", 0)
     return {
         "sharding": f"z{zero}" if zero in (0, 1, 2, 3) else "z0",
-        "offload": _offload(reader),
+        "offload": zero_offload.words(
+            optimizer=_optimizer_offload(reader), weights=_weights_offload(reader), zero=zero
+        ),
         "dp_overlap": reader.switch("zero_optimization.overlap_comm", default=zero == 3),
         "data_words": _exchanges(reader) if zero == 3 else (),
     }
@@ -242,11 +246,12 @@ def _optimizer(reader: KeyReader, trained: str) -> str:
 _TIERS = ("none", "cpu", "nvme")
 
 
-def _offload(reader: KeyReader) -> str:
-    optimizer = reader.choice("zero_optimization.offload_optimizer.device", _TIERS, "none")
-    weights = reader.choice("zero_optimization.offload_param.device", _TIERS, "none")
-    # Earlier names, which it still takes for host memory.
-    optimizer = "cpu" if optimizer == "none" and reader.switch("zero_optimization.cpu_offload") else optimizer
-    weights = "cpu" if weights == "none" and reader.switch("zero_optimization.cpu_offload_param") else weights
-    letters = ("w" if weights != "none" else "") + ("og" if optimizer != "none" else "")
-    return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
+def _optimizer_offload(reader: KeyReader) -> str:
+    said = reader.choice("zero_optimization.offload_optimizer.device", _TIERS, "none")
+    # An earlier name, which it still takes for host memory.
+    return "cpu" if said == "none" and reader.switch("zero_optimization.cpu_offload") else said
+
+
+def _weights_offload(reader: KeyReader) -> str:
+    said = reader.choice("zero_optimization.offload_param.device", _TIERS, "none")
+    return "cpu" if said == "none" and reader.switch("zero_optimization.cpu_offload_param") else said

@@ -214,7 +214,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 _OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
 _OTHERS = (
-    *("use_apollo", "use_badam", "use_unsloth", "fp8", "mixture_of_depths", "use_kt", "galore_layerwise"),
+    *("use_apollo", "use_badam", "use_unsloth", "fp8", "mixture_of_depths", "use_kt"),
     *("use_llama_pro", "use_asft_loss", "freeze_language_model"),
 )
 
@@ -229,7 +229,8 @@ def _optimizer(reader: KeyReader, trained: str) -> str:
             reader.refuse("optim", trained, "GaLore is priced with moments of 32 bits", "use adamw_torch")
         names = ("galore_rank", "galore_update_interval")
         said = {name: reader.get(name) for name in names}
-        return hugging_face.galore(said, rank=names[0], every=names[1], usual=(16, 200))
+        found = hugging_face.galore(said, rank=names[0], every=names[1], usual=(16, 200))
+        return found + (",layerwise=1" if reader.switch("galore_layerwise") else "")
     switches = {"use_adam_mini": "adam-mini", "use_muon": "muon"}
     return next((name for switch, name in switches.items() if reader.switch(switch)), trained)
 

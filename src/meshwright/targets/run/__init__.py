@@ -120,7 +120,7 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
     given = {one.option: one.value for one in said}
     numbers = {name: int(text) for name, text in given.items() if text.isdigit()}
     line = given.get("--plan", "")
-    if line.endswith(".json"):
+    if line.endswith(".json") or "/" in line:
         return _of_file(line, script, said)
     wrong = tuple(
         Problem(what=f"{name} is {given[name]!r:.40}", why="must be a whole number of at least 1", field=name)

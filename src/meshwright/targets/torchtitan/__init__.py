@@ -161,10 +161,10 @@ def _said(launch: Launch) -> dict[str, Word]:
 
 def _configs(launch: Launch) -> tuple[str, ...] | None:
     """Where the module lies that a command names."""
-    own = _PROGRAM.search(launch.program) or any(word.text.startswith(_CONFIG_FILE) for word in launch.words)
-    if not own:
-        return None
+    named = any(word.text.startswith(_CONFIG_FILE) for word in launch.words)
     module = _said(launch).get("module")
+    if not named and (module is None or not _PROGRAM.search(launch.program)):
+        return None
     if module is None or module.unknown is not None:
         return ()
     inside = module.text.replace(".", "/")

@@ -62,6 +62,7 @@ WITHOUT_EFFECT = (
 """Keys that name data, or change no plan."""
 _STEPS = "pipeline_parallel_microbatches"
 _EXPERT_TENSOR = "expert_tensor_parallel_degree"
+_EXCHANGES = "expert_parallel_comm_backend"
 _MODES = {"full": "FullAC", "none": "none"}
 
 
@@ -101,8 +102,11 @@ def toml_keys(text: str) -> tuple[Keys | None, str]:
         path.endswith(f".{_STEPS}") for path in flat
     )
     _pipelines(flat, earlier="experimental" in said or "training.batch_size" in dict(leaves(said)))
-    if flat.get(f"parallelism.{_EXPERT_TENSOR}") == 1 and flat.get("parallelism.expert_parallel_degree", 1) != 1:
-        flat.pop(f"parallelism.{_EXPERT_TENSOR}")  # experts are whole on their ranks, as they always are now
+    if 1 in (flat.get(f"parallelism.{_EXPERT_TENSOR}"), flat.get("parallelism.expert_parallel_degree", 1)):
+        # Experts are whole on their ranks, as they always are now; without expert ranks it had no effect.
+        flat.pop(f"parallelism.{_EXPERT_TENSOR}", None)
+    if flat.get(f"parallelism.{_EXCHANGES}") == "standard":
+        flat.pop(f"parallelism.{_EXCHANGES}")  # as experts exchange tokens where no key says it
     for above in ("training", "float8"):
         if flat.pop(f"{above}.enable_float8_linear", False):
             flat["model.converters"] = ["float8"]

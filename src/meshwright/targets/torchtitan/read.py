@@ -107,28 +107,27 @@ def _workload(reader: KeyReader, row: PlanRow | None, lora: dict[str, Any] | Non
         found["precision"] = fsdp.IN_16_BITS
     elif narrow:
         reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
-    if reader.get("optimizer.name") is not None:
-        found["optimizer"] = _optimizer(reader)
+    early = any(reader.switch(f"optimizer.{key}") for key in _EARLY)
+    if reader.get("optimizer.name") is not None or early:
+        found["optimizer"] = _optimizer(reader) + (":layerwise=1" if early else "")
     return found
 
 
 def _refuse_other_steps(reader: KeyReader) -> None:
-    """Refuse steps that are no training, or update weights before backward ends."""
+    """Refuse steps that are no training."""
     if reader.switch("checkpoint.create_seed_checkpoint"):
         why = "it writes weights for other runs to begin with, and trains none"
         reader.refuse("checkpoint.create_seed_checkpoint", True, why, "check the file of a training")
-    for early in ("optimizer.early_step_in_backward", "optimizer.optimizer_in_backward"):
-        if reader.switch(early):
-            why = "weights are updated as backward goes, and gradients are not held until it ends"
-            reader.refuse(early, True, why, "use false to check the rest")
 
 
+_EARLY = "early_step_in_backward", "optimizer_in_backward"
+"""Switches, by version, of an update of each layer as soon as its gradient is there."""
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "adam_mini": "adam-mini", "muon": "muon", "sgd": "sgd", "lion": "lion"}
 
 
 def _optimizer(reader: KeyReader) -> str:
     """The optimizer that `optimizer.name` says, of torchtitan or of a fork."""
-    name = reader.word("optimizer.name").lower()
+    name = reader.word("optimizer.name", "adamw").lower()
     if name not in _OPTIMIZERS:
         reader.refuse("optimizer.name", name, f"{', '.join(_OPTIMIZERS)} can be planned", "use AdamW")
     return _OPTIMIZERS.get(name, "adamw")

@@ -16,7 +16,7 @@ from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
-from meshwright.targets.keys import KeyReader
+from meshwright.targets.keys import KeyReader, value_of
 from meshwright.targets.trainers import shared
 
 TITLE = "LLM Foundry"
@@ -91,7 +91,9 @@ def _reader(files: Files) -> KeyReader:
     inner = reader.keys.get("parameters")
     if not isinstance(inner, Mapping) or "model" in reader.keys:
         return reader
-    keys = shared.filled({**inner, "compute": reader.keys.get("compute")})
+    said = {path: value_of(reader.keys, path) for path in reader.over if not path.startswith("parameters.")}
+    keys, _ = overrides.with_paths({**inner, "compute": reader.keys.get("compute")}, said)
+    keys = shared.filled(keys)
     return KeyReader(keys=keys, file=reader.file, over=reader.over)
 
 

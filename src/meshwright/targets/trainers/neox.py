@@ -16,7 +16,7 @@ from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile, even_stages
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fine_tuning, overrides
+from meshwright.targets import fine_tuning, overrides, zero_offload
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.keys import KeyReader
@@ -155,8 +155,8 @@ def _offload(reader: KeyReader) -> str:
     optimizer = reader.word("zero_optimization.offload_optimizer.device", "none")
     weights = reader.word("zero_optimization.offload_param.device", "none")
     on = optimizer != "none" or reader.switch("zero_optimization.cpu_offload")
-    letters = ("w" if weights != "none" else "") + ("og" if on else "")
-    return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
+    kept = optimizer if optimizer != "none" or not on else "cpu"
+    return zero_offload.words(optimizer=kept, weights=weights, zero=reader.get("zero_optimization.stage", 0))
 
 
 def _precision(reader: KeyReader) -> Precision:

@@ -117,6 +117,7 @@ def _precision(reader: KeyReader) -> Precision:
     return stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": "bf16" if pure else "fp32"})
 
 
+_DROPS = "a tenth of its values is dropped unless it says otherwise, and that is not read"
 _DROPPED = ("attention_dropout", "residual_dropout", "embedding_dropout")
 
 
@@ -133,10 +134,7 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
             "blocks one behind the other are read",
             "use sequential",
         ),
-        *(
-            (f"model.{name}", not reader.get(f"model.{name}", 0.1), "what is dropped is not read", "use 0.0")
-            for name in _DROPPED
-        ),
+        *((f"model.{name}", not reader.get(f"model.{name}", 0.1), _DROPS, "write 0.0") for name in _DROPPED),
     )
     for path, right, why, fix in plain:
         if not right:

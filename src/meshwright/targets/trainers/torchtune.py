@@ -74,7 +74,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         row,
         precision=PRECISIONS["fp32"] if wide else fsdp.ALL_IN_16_BITS,
         model=name,
-        optimizer=_optimizer(reader),
+        optimizer=_optimizer(reader) + (":layerwise=1" if reader.switch("optimizer_in_bwd") else ""),
         seq_len=reader.get("tokenizer.max_seq_len") or reader.get("dataset.max_seq_len"),
         lora=lora,
         notes=("the adapter of lm_head is not priced",) if reader.switch("model.apply_lora_to_output") else (),
@@ -109,8 +109,6 @@ def _refuse(reader: KeyReader) -> None:
         "weights and inputs are rounded in training, which is not priced",
         "check a recipe without it",
     )
-    why = "gradients are freed layer by layer as the optimizer steps in the backward pass, which plans do not say"
-    fine_tuning.refuse_on(reader, ("optimizer_in_bwd",), why, "use False")
     fine_tuning.refuse_on(
         reader, ("enable_fp8_training",), "which products run in fp8 follows from its recipe", "use False"
     )
