@@ -39,7 +39,7 @@ def test_what_the_plan_was_not_made_for_is_said(file: Path) -> None:
 
 
 def test_another_batch_is_refused(file: Path) -> None:
-    with pytest.raises(InputError, match="runs 64 sequences per step, 128 is asked for"):
+    with pytest.raises(InputError, match="runs 64 sequences per step, 128 are asked for"):
         estimate(plan=str(file), global_batch=128)
 
 

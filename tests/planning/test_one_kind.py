@@ -10,7 +10,7 @@ from meshwright import plan
 from meshwright.errors import Problem
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.planning.fewer_nodes import dividing_part, fewer_devices, roundest_devices
+from meshwright.planning.fewer_nodes import dividing_part, fewer_devices, fewer_of_each, rounder_parts, roundest_devices
 from meshwright.planning.one_kind import accepted
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -29,6 +29,30 @@ def test_nodes_that_do_not_divide_the_batch_are_no_slower_than_those_that_do() -
     assert any("64 of 72 devices used" in line for line in nine.warnings)
 
 
+def test_racks_of_72_are_no_slower_than_64_devices_of_each() -> None:
+    whole, fewer = (plan("llama-3.1-70b", gpus=f"{count}xGB200", global_batch=64, top=1) for count in (576, 512))
+    assert whole[0].estimate.step_time_s <= fewer[0].estimate.step_time_s
+    idle = "512 of 576 devices used (64 of each NVLink5 domain of 72), 64 idle"
+    assert any(idle in " ".join(line.split()) for line in whole.warnings)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "found"),
+    [
+        ("9216xGB200", 1024, [(8192, 64)]),
+        ("10224xGB200", 1024, [(9088, 64), (8192, 64)]),  # 142 domains: 128 of them divide the batch
+        ("1036xGB200", 1024, [(896, 64), (768, 64)]),  # 14 whole domains
+        ("8192xGB200", 1024, []),  # read as domains of 64
+        ("72xGB200", 1024, []),
+        ("9x8xH100", 64, []),
+        ("9x7xH100", 64, [(54, 6), (36, 4)]),
+    ],
+)
+def test_every_node_or_domain_may_leave_devices_idle(gpus: str, batch: int, found: list[tuple[int, int]]) -> None:
+    some = fewer_of_each(resolve_gpus(gpus), batch)
+    assert [(part.devices, part.groups[0].domains[0].size) for part in some] == found
+
+
 @pytest.mark.parametrize(
     ("nodes", "each", "batch", "part"),
     [
@@ -44,6 +68,29 @@ def test_parts_divide_the_batch_without_odd_factors_of_their_own(
     nodes: int, each: int, batch: int, part: tuple[int, int] | None
 ) -> None:
     assert dividing_part(nodes, each, batch) == part
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each", "batch", "some"),
+    [
+        (21, 8, 512, [(20, 8), (18, 8), (16, 8)]),
+        (21, 8, 504, []),
+        (11, 8, 512, [(10, 8), (9, 8)]),
+        (16, 8, 512, []),
+        (1, 7, 64, [(1, 6), (1, 5), (1, 4)]),
+    ],
+)
+def test_fewer_nodes_have_small_odd_factors_or_those_of_the_batch(
+    nodes: int, each: int, batch: int, some: list[tuple[int, int]]
+) -> None:
+    assert rounder_parts(nodes, each, batch) == some
+
+
+def test_racks_with_a_large_factor_are_no_slower_than_fewer_with_a_small_one() -> None:
+    """168 = 8 x 21 racks, of which only stages take a factor; 160 leave them a five."""
+    question = {"global_batch": 1024, "pin": "tp=16,cp=1,mbs=1,sharding=z1", "top": 1}
+    more, fewer = (plan("llama-3.1-405b", gpus=f"{count}xGB200", **question) for count in (10_752, 10_240))
+    assert more[0].estimate.step_time_s <= fewer[0].estimate.step_time_s
 
 
 def test_a_count_whose_odd_factors_no_degree_takes_is_planned_on_fewer_nodes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -71,3 +72,12 @@ def test_devices_are_counted_from_0_on_the_nodes_that_are_used() -> None:
     assert [group.name for group in job.cluster.groups] == ["A100-80", "H100"]
     assert [group.nodes for group in job.cluster.groups] == [1, 1]
     assert [worker.devices for worker in job.plan.pipelines[0].workers] == [((0, 7),), ((8, 15),)]
+
+
+def test_nodes_of_one_scale_up_domain_follow_each_other() -> None:
+    cluster = resolve_gpus("144xGB200")
+    plan = plan_of(([Stage(0, PlanRow(dp=144, gbs=144).strategy(), 12)], 1, 1))
+    job = Job(model=DENSE, cluster=cluster, workload=Workload(seq_len=4096, global_batch=144), plan=plan)
+    assert used_nodes_note(job) == (
+        "start it on 18 nodes of each NVLink5 domain: node ranks go through one domain after the other"
+    )

@@ -67,7 +67,7 @@ _BESIDE_THE_PLAN = (
     *("bf16_first", "bf16_last", "calibration", "host_ram", "nvme", "pcie"),
 )
 """What a question says anew of any plan file: nothing of it is the plan's own."""
-_OF_THE_STEP = (
+OF_THE_STEP = (
     *("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel"),
     *("loss_tiles", "mlp_tiles", "expert_load", "tokens"),
 )
@@ -78,11 +78,13 @@ def _check_batch(workload: Workload, asked: JobFields) -> None:
     per_step = workload.global_batch * workload.seq_len
     if asked.global_batch in (None, workload.global_batch) and asked.tokens_per_step in (None, per_step):
         return
-    wanted = asked.global_batch if asked.global_batch is not None else asked.tokens_per_step
+    wanted, runs = f"{asked.global_batch} are", f"{workload.global_batch} sequences"
+    if asked.global_batch in (None, workload.global_batch):
+        wanted, runs = f"{asked.tokens_per_step:,} are", f"{runs} = {per_step:,} tokens"
     problem = Problem(
-        what=f"the plan file runs {workload.global_batch} sequences per step, {wanted} is asked for",
+        what=f"the plan file runs {runs} per step, {wanted} asked for",
         why="a plan's number of micro-batches is part of it",
-        fix="leave --gbs out, or plan again",
+        fix="leave the batch out, or plan again",
         field="gbs",
     )
     raise InputError(problem, code="MW230")
@@ -105,14 +107,14 @@ def _workload_fields(job: Job, asked: JobFields) -> tuple[dict[str, Any], Iterat
     """What is asked of the step in place of the plan's own, and what of it the plan was not made for."""
     workload, own = job.workload, job_fields(job.model, job.cluster, job.workload)
     replaced: dict[str, Any] = {"dynamic_cp": True} if asked.dynamic_cp else {}
-    replaced |= {name: value for name in _OF_THE_STEP if (value := getattr(asked, name)) is not None}
+    replaced |= {name: value for name in OF_THE_STEP if (value := getattr(asked, name)) is not None}
     if asked.software is not None:
         replaced["software"] = canonical(asked.software)
 
     def warnings() -> Iterator[str]:
         if (chosen := replaced.get("software", workload.software)) != workload.software:
             yield f"{chosen} is used, the plan was made for {workload.software}"
-        for name in _OF_THE_STEP:
+        for name in OF_THE_STEP:
             planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)
             made_for = getattr(planned, "name", planned)
             if name in replaced and str(getattr(replaced[name], "name", replaced[name])) != str(made_for):

@@ -95,6 +95,5 @@ def _rows(
                     vpp=chunks,
                     **recompute_fields(recompute),
                     recompute_layers=layers,
-                    sharding=sharding.name,
-                    shard_group=sharding.shard * plain.cp_degree,
+                    **sharding.settings(plain.cp_degree),
                 )

@@ -10,6 +10,8 @@ from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 ROUND_PRIMES = (2, 3, 5, 7)
 """Counts of devices made of these primes are the ones degrees divide well."""
+LARGEST_ODD = 9
+"""Largest odd factor of the numbers of nodes that are tried between all of them and those that divide the batch."""
 NEAR = 64
 """Nodes fewer than there are that are looked at one by one; of still fewer, round numbers are."""
 MOST_LEFT = 0.25
@@ -72,10 +74,49 @@ def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
         yield first_nodes(cluster, nodes=nodes, per_node=per_node)
 
 
-def even_nodes(cluster: ClusterSpec) -> list[int]:
-    """Devices of a node to plan with where it has an odd number: one less, and the largest power of two."""
-    each = cluster.groups[0].devices_per_node
-    return sorted({each - 1, 1 << (each.bit_length() - 1)} - {each}, reverse=True) if each > 1 and each % 2 else []
+def halved_nodes(nodes: int) -> list[int]:
+    """Halves, and three quarters, of a number of nodes, and of those again.
+
+    Args:
+        nodes: the number of nodes that there are.
+    """
+    halved = [nodes >> power for power in range(nodes.bit_length())]
+    return sorted({3 * half // 4 for half in halved if half % 4 == 0} | set(halved[1:]), reverse=True)
+
+
+def fewer_of_each(cluster: ClusterSpec, batch: int) -> list[ClusterSpec]:
+    """Clusters with fewer devices of every node or scale-up domain, where their number divides badly.
+
+    Of seven devices a node six and four; of domains of several nodes the largest power of two, 64 of 72: no tensor
+    degree of more than eight divides 72, and data ranks or stages would have to take its factor of nine, which batches
+    and layers seldom have.
+
+    Args:
+        cluster: one group of equal nodes.
+        batch: sequences of a step.
+    """
+    group = cluster.groups[0]
+    each = group.devices_per_node
+    even = {each - 1, 1 << (each.bit_length() - 1)} - {each} if each > 1 and each % 2 else set()
+    nodes = [first_nodes(cluster, nodes=group.nodes, per_node=count) for count in sorted(even, reverse=True)]
+    return [*nodes, *_of_round_domains(cluster, batch)]
+
+
+def _of_round_domains(cluster: ClusterSpec, batch: int) -> Iterator[ClusterSpec]:
+    """The largest power of two of every domain of several nodes, and of as many domains as divide the batch."""
+    group = cluster.groups[0]
+    each, (domain, *outer) = group.devices_per_node, group.domains
+    used, count = 1 << (domain.size.bit_length() - 1), group.devices // domain.size
+    several = each < domain.size < group.devices and used % each == 0
+    if not several or used == domain.size or any(one.size % domain.size for one in outer[:-1]):
+        return
+    sizes = [*(one.size // domain.size * used for one in group.domains[:-1]), count * used]
+    fewer = tuple(replace(one, size=size) for one, size in zip(group.domains, sizes, strict=True))
+    changed: NodeGroup = replace(group, nodes=count * used // each, domains=fewer, unequal_nodes=())
+    rounded = cluster.part(f"{count * used}x{group.device.name}", (changed,))
+    yield rounded
+    for domains, _ in rounder_parts(count, used, batch) if count > 1 else ():
+        yield first_nodes(rounded, nodes=domains * used // each, per_node=each)
 
 
 def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
@@ -91,12 +132,34 @@ def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
     Returns:
         Nodes and devices of each; None where that is all of them, or fewer than are worth a look.
     """
+    *_, (most, of_each) = [(nodes, each), *rounder_parts(nodes, each, batch)]
+    divides = _odd_part(batch) % _odd_part(most * of_each) == 0
+    return (most, of_each) if divides and most * of_each < nodes * each else None
+
+
+def rounder_parts(nodes: int, each: int, batch: int) -> list[tuple[int, int]]:
+    """Fewer nodes, or devices of one node, where all of them have an odd factor that the batch lacks: the most first.
+
+    Numbers with a small odd factor, which stages may take, down to the first that divides the batch as `dividing_part`
+    does, or to the fewest that are worth a look: of 21 nodes 20, 18 and 16.
+
+    Args:
+        nodes: the number of nodes that there are.
+        each: devices of a node.
+        batch: sequences of a step.
+
+    Returns:
+        Nodes and devices of each.
+    """
     there, unit, least = (nodes, each, 1 - MOST_LEFT) if nodes > 1 else (each, 1, HALF)
-    able = (count for count in range(there, 0, -1) if _odd_part(batch) % _odd_part(count * unit) == 0)
-    most = next(able, 0)
-    if not least * there <= most < there:
-        return None
-    return (most, each) if nodes > 1 else (1, most)
+    counts: list[int] = []
+    for count in range(there, math.ceil(least * there) - 1, -1):
+        divides = _odd_part(batch) % _odd_part(count * unit) == 0
+        if count < there and (divides or _odd_part(count) <= LARGEST_ODD):
+            counts.append(count)
+        if divides:
+            break
+    return [(count, each) if nodes > 1 else (1, count) for count in counts]
 
 
 def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -> list[int]:

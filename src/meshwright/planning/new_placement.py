@@ -53,30 +53,31 @@ def new_placement(job: Job, strategy: LayerStrategy) -> NewPlacement:
     """
     assert job.workload.expert_load is not None
     expert, workload = strategy.expert, job.workload
-    shares = crowding_of(job.workload.expert_load).shares
-    placed = placed_by_load(shares, expert.ep)
-    moves = placed != np.arange(shares.shape[1]) // math.ceil(shares.shape[1] / expert.ep)
-    most = [np.bincount(to[moving], minlength=1).max(initial=0) for to, moving in zip(placed, moves, strict=True)]
-    routed = [layer.mlp for layer in job.model.layers() if layer.mlp.routed_experts]
-    each = sum(mlp.expert_parameters(job.model.hidden) for mlp in routed) / expert.etp
+    changed, arriving = 0.0, 0.0
+    for load, layers in job.workload.expert_load.by_experts(job.model).items():
+        shares = crowding_of(load).shares
+        placed = placed_by_load(shares, expert.ep)
+        moves = placed != np.arange(shares.shape[1]) // math.ceil(shares.shape[1] / expert.ep)
+        most = [np.bincount(to[moving], minlength=1).max(initial=0) for to, moving in zip(placed, moves, strict=True)]
+        each = sum(layer.mlp.expert_parameters(job.model.hidden) for layer in layers) / expert.etp
+        changed += float(moves.sum()) * len(layers) / len(shares)
+        arriving += float(np.mean(most)) * each
     sharding = sharding_columns([strategy])
     held = state_bytes(sharding, sharding.expert_shard, workload.precision, workload.optimizer, training=True)
     per_parameter = float(np.max(held.weights + held.optimizer))
     hardware = hardware_of(job.cluster.groups[0], workload)
     span = group_span(np.array([expert.etp]), np.array([expert.ep]), hardware.domain_sizes)
-    arriving_bytes = float(np.mean(most)) * each * per_parameter
     # Of the payload of an all-to-all a rank keeps its own part.
-    payload = np.array([arriving_bytes * expert.ep / max(expert.ep - 1, 1)])
+    payload = np.array([arriving * per_parameter * expert.ep / max(expert.ep - 1, 1)])
     moving_s = float(np.max(all_to_all_s(payload, inside=span, rates=hardware.rates)))
     in_blocks = tuple(replace(one, expert=replace(one.expert, placed_by_load=False)) for one in job.plan.strategies)
     before, after = (
         estimate_plan(plan, job.model, job.cluster, workload).step_time_s
         for plan in (replace(job.plan, strategies=in_blocks), job.plan)
     )
-    layers = len(routed) / len(shares)
     return NewPlacement(
-        moved=round(float(moves.sum()) * layers),
-        experts=round(moves.size * layers),
+        moved=round(changed),
+        experts=sum(layer.mlp.routed_experts for layer in job.model.layers()),
         moving_s=moving_s,
         saved_s=before - after,
     )

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
+from meshwright.planning.fewer_nodes import fewer_of_each, first_nodes, halved_nodes, is_round, parts, rounder_parts
 from meshwright.planning.objectives import Aim, Offer, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.search.one_space import FRONT_SLACK
@@ -80,20 +81,20 @@ def find_plans(
     """
 
     @cache  # the same part may be the largest round one and the one that divides the batch
-    def on(part: ClusterSpec) -> SearchResult:
-        return accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto, searched=searched)
+    def on(part: ClusterSpec, beat_s: float = math.inf) -> SearchResult:
+        space = space_for(part)
+        return accepted(model, part, workload, space, top, refuses, pareto=pareto, beat_s=beat_s, searched=searched)
 
-    whole = on(cluster)
-    found = BestPlans(result=whole, cluster=cluster)
-    if not whole.plans or not is_round(cluster.devices):
+    whole = found = BestPlans(result=on(cluster), cluster=cluster)
+    if not whole.result.plans or not is_round(cluster.devices):
         found = _part(found, on, model, workload)
-    if even_nodes(cluster):
-        found = _on_even_nodes(found, cluster, on, model, workload)
     group = cluster.groups[0]
-    dividing = dividing_part(group.nodes, group.devices_per_node, workload.global_batch)
-    if dividing is not None and dividing[0] * dividing[1] < found.cluster.devices:
-        part = first_nodes(cluster, nodes=dividing[0], per_node=dividing[1])
-        found = _quicker_on([part], found, cluster, on, model, workload)
+    fewer = (
+        first_nodes(cluster, nodes=nodes, per_node=each)
+        for nodes, each in rounder_parts(group.nodes, group.devices_per_node, workload.global_batch)
+    )
+    for part in (*fewer_of_each(cluster, workload.global_batch), *fewer):
+        found = _quicker_on(part, found, whole, on, model, workload)
     if found.result.pareto:
         # The search may have kept slower plans that nothing beats on the way to the quickest.
         slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK
@@ -131,53 +132,42 @@ def _part(
     return best
 
 
-def _on_even_nodes(
-    found: BestPlans,
-    cluster: ClusterSpec,
-    on: Callable[[ClusterSpec], SearchResult],
-    model: ModelSpec,
-    workload: Workload,
-) -> BestPlans:
-    """The quicker of what was found and plans that leave devices of every node idle: seven divide heads badly."""
-    nodes = cluster.groups[0].nodes
-    some = [first_nodes(cluster, nodes=nodes, per_node=each) for each in even_nodes(cluster)]
-    return _quicker_on(some, found, cluster, on, model, workload)
-
-
 def _quicker_on(
-    some: Sequence[ClusterSpec],
+    part: ClusterSpec,
     found: BestPlans,
-    cluster: ClusterSpec,
-    on: Callable[[ClusterSpec], SearchResult],
+    whole: BestPlans,
+    on: Callable[..., SearchResult],
     model: ModelSpec,
     workload: Workload,
 ) -> BestPlans:
-    """The quickest of what was found and the plans on some parts of a cluster."""
-    whole = best = found
-    for part in some:
-        try:
-            result = on(part)
-        except (InputError, UnsupportedError):
-            continue  # a pin or target that the whole cluster could follow and this part cannot
-        if not result.plans:
-            continue
-        time_s = result.plans[0].estimate.step_time_s
-        if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s:
-            everything = replace(whole, cluster=cluster)
-            best = BestPlans(result=result, cluster=part, idle=_idle(everything, part, model, workload, time_s))
-    return best
+    """The quicker of what was found and the plans on a part of a cluster; those of the whole say why it is quicker."""
+    if part == found.cluster:
+        return found
+    best_s = min((plan.estimate.step_time_s for plan in found.result.plans), default=math.inf)
+    try:
+        # Most parts are slower, which bounds show in a fraction of a search; one that is not is searched for all plans.
+        if best_s < math.inf and not found.result.pareto and not on(part, best_s).plans:
+            return found
+        result = on(part)
+    except (InputError, UnsupportedError):
+        return found  # a pin or target that the whole cluster could follow and this part cannot
+    time_s = min((plan.estimate.step_time_s for plan in result.plans), default=math.inf)
+    if time_s >= best_s:
+        return found
+    return BestPlans(result=result, cluster=part, idle=_idle(whole, part, model, workload, time_s))
 
 
 def _idle(whole: BestPlans, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> Reason:
     """Why a part of the devices is used."""
     devices, certificate = whole.cluster.devices, whole.result.certificate
+    idle = partial(idle_reason, part.devices, devices, **_used_of_each(whole.cluster, part))
     if whole.result.plans:
         slower = whole.result.plans[0]
         name = slower.row.format() if slower.row else "another plan"
         ratio = slower.estimate.step_time_s / time_s - 1
-        return idle_reason(part.devices, devices, "slower", plan=name, ratio=ratio)
+        return idle(why="slower", plan=name, ratio=ratio)
     if certificate.space:
-        return idle_reason(part.devices, devices, "too large", space=certificate.space)
+        return idle(why="too large", space=certificate.space)
     factor = max(d for d in divisors(devices) if all(d % other for other in divisors(d)[1:-1]))
     heads = next((number for kind in model.kinds() for _, number in kind.attention.divided), 0)
     refused = {
@@ -187,7 +177,16 @@ def _idle(whole: BestPlans, part: ClusterSpec, model: ModelSpec, workload: Workl
         "cp": ("tokens", workload.seq_len) if workload.seq_len % factor else None,
     }
     axes = {axis: why for axis, why in refused.items() if why is not None}
-    return idle_reason(part.devices, devices, "factor", factor=factor, axes=axes)
+    return idle(why="factor", factor=factor, axes=axes)
+
+
+def _used_of_each(cluster: ClusterSpec, part: ClusterSpec) -> dict[str, Any]:
+    """Devices of each scale-up domain of several nodes that a part takes; nothing where it takes whole ones."""
+    (domain, *_), (used, *_) = cluster.groups[0].domains, part.groups[0].domains
+    several = cluster.groups[0].devices_per_node < domain.size < cluster.devices
+    if not several or not used.size < min(domain.size, part.devices):
+        return {}
+    return {"each": {"used": used.size, "devices": domain.size, "domain": domain.name}}
 
 
 def accepted(
@@ -352,7 +351,7 @@ def raise_unmet(found: Sequence[BestPlans], aim: Aim, model: ModelSpec) -> None:
 def _on_fewer(cluster: ClusterSpec, on: partial[BestPlans]) -> list[BestPlans]:
     """Plans on fewer and fewer nodes, as long as any fits."""
     group, found = cluster.groups[0], list[BestPlans]()
-    for nodes in _fewer(group.nodes):
+    for nodes in halved_nodes(group.nodes):
         part = first_nodes(cluster, nodes=nodes, per_node=group.devices_per_node)
         try:
             one = on(cluster=part)
@@ -362,12 +361,6 @@ def _on_fewer(cluster: ClusterSpec, on: partial[BestPlans]) -> list[BestPlans]:
             break
         found.append(one)
     return found
-
-
-def _fewer(nodes: int) -> list[int]:
-    """Halves, and three quarters, of a number of nodes, and of those again."""
-    halves = [nodes >> power for power in range(nodes.bit_length())]
-    return sorted({3 * half // 4 for half in halves if half % 4 == 0} | set(halves[1:]), reverse=True)
 
 
 def _clearly_better(one: Offer[FoundPlan], other: Offer[FoundPlan], aim: Aim) -> bool:

@@ -17,7 +17,7 @@ from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import BestPlans, Refusals, Search, find_best
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.search.search import search
-from meshwright.search.space import Space
+from meshwright.search.space import Space, uncomposed
 from meshwright.specs.cluster import ClusterSpec
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def one_kind_search(
     found = find_best(
         spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto, searched=searched
     )
-    moved = "offload" not in space.opened and any(value != "none" for value in space.pinned("offload") or ())
-    alike = pareto or moved or _equal_pipelines_suffice(found, cluster)
+    alone = any(uncomposed(axis, values) for axis, values in space.pins if axis not in space.opened)
+    alike = pareto or alone or _equal_pipelines_suffice(found, cluster)
     if aim == QUICKEST and refuses is None and not alike:
         from meshwright.planning.unequal import with_unequal  # loads the composer
 

@@ -237,14 +237,8 @@ def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> Pla
         raise InputError(what="no model is given", why=why, fix="name one", field="model", code="MW203")
     text = plan if isinstance(plan, str) else ""
     stated = _stated_batch(plan)
-    if stated is not None and asked.global_batch not in (None, stated):
-        problem = Problem(
-            what=f"the plan says gbs{stated}, --gbs says {asked.global_batch}",
-            why="a step has one batch",
-            fix="leave one of them out",
-            field="gbs",
-        )
-        raise InputError(problem, code="MW230")
+    if stated is not None:
+        _require_batch(stated, asked)
     own_batch = stated is None and asked.global_batch is None and asked.tokens_per_step is None
     inputs = job_inputs(asked if stated is None else replace(asked, global_batch=stated, tokens_per_step=None))
     if isinstance(plan, ExecutionPlan):
@@ -260,6 +254,18 @@ def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> Pla
             step = f"dp {row.dp} x mbs {row.mbs} = {row.dp * row.mbs:,}"
             warnings = (f"a step has {row.gbs:,} sequences instead of the default {usual:,}, for {step}",)
     return with_row(row, inputs, warnings)
+
+
+def _require_batch(stated: int, asked: JobFields) -> None:
+    """Refuse another batch than the plan's, in sequences or in tokens."""
+    said = ""
+    if asked.global_batch not in (None, stated):
+        said = f"--gbs says {asked.global_batch}"
+    elif asked.tokens_per_step is not None and (asked_for := job_inputs(asked).workload.global_batch) != stated:
+        said = f"--tokens-per-step says {asked.tokens_per_step:,}, which are {asked_for:,} sequences"
+    if said:
+        what, why, fix = f"the plan says gbs{stated}, {said}", "a step has one batch", "leave one of them out"
+        raise InputError(Problem(what=what, why=why, fix=fix, field="gbs"), code="MW230")
 
 
 def with_row(

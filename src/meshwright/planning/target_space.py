@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import AXES, WAY_AXES, recompute_words, searched_values, selective_words
+from meshwright.search.axes import AXES, PREFETCHES, WAY_AXES, recompute_words, searched_values, selective_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
@@ -36,6 +36,7 @@ _PLAIN_INSTEAD: dict[str, tuple[str, tuple[object, ...]]] = {
     "expert.placed_by_load": ("hot_experts", ("kept",)),
     "expert.prioritised": ("ep_order", ("shared",)),
     "block": ("recompute", ("none", "full")),
+    "data.prefetch": ("prefetch", ("1",)),
 }
 """Settings that no plain plan shows: the axis of the field refused, and its values that are not refused for it."""
 
@@ -91,6 +92,7 @@ def restricted(
         narrowed.uneven_stages()
         narrowed.chunks()
     narrowed.shardings()
+    narrowed.seldom()
     narrowed.schedules()
     narrowed.recomputes()
     narrowed.offloads()
@@ -270,6 +272,22 @@ class _Narrowed:
             if refused.keys() >= set(ungrouped(SHARDINGS[name])):
                 refused.setdefault(name, set())
         self.leave_out("sharding", every, refused)
+
+    def seldom(self) -> None:
+        """Leave out overlaps of tensor ranks and depths of prefetching that are refused, of several that are tried."""
+        halves = replace(self.plain, tp=2, mbs=2, tp_overlap="halves")
+        asked: dict[str, dict[object, PlanRow]] = {
+            "tp_overlap": {"halves": replace(halves, gbs=2 * halves.gbs)},
+            "prefetch": {
+                str(depth): replace(self.plain, sharding="fsdp", data_words=(f"prefetch{depth}",))
+                for depth in PREFETCHES[1:]
+            },
+        }
+        for axis, rows in asked.items():
+            every = self.pins.get(axis, ())
+            if len(every) > 1:
+                tried = {word: self.target.refused(row) for word, row in rows.items() if word in every}
+                self.leave_out(axis, every, {word: problems for word, problems in tried.items() if problems})
 
     def schedules(self) -> None:
         """Leave out schedules that are refused of one chunk a stage."""

@@ -1,4 +1,4 @@
-"""Unequal pipelines, or chunks, on one kind of device: where batch, nodes or layers do not divide."""
+"""Unequal pipelines, chunks, or shares of ranks on one kind of device: where batch, nodes or layers do not divide."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def with_unequal(inputs: JobInputs, found: BestPlans, space_for: SpaceFor, *, to
     source = NativeSource(inputs, space_for)
     composed = [one for one in source.composed(source.whole, LOOKED_AT) if _beyond_rows(one.plan)]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
-    quicker = [one for one in composed if one.step_time_s < equal_s * (1 - GAIN)]
+    least_s = min([equal_s, *(one.step_time_s for one in composed)])
+    shared = [one for one in source.in_one_group(source.whole, least_s) if _beyond_rows(one.plan)]
+    quicker = [one for one in (*shared, *composed) if one.step_time_s < equal_s * (1 - GAIN)]
     if not quicker:
         return found
     proven = found.result.certificate
@@ -41,10 +43,14 @@ def with_unequal(inputs: JobInputs, found: BestPlans, space_for: SpaceFor, *, to
     plans = (*(_found(one) for one in quicker[: max(1, top - 1)]), *found.result.plans)
     result = SearchResult(plans=plans[:top], pareto=found.result.pareto, certificate=certificate, relaxed=False)
     used = sum(stage.devices for stage in quicker[0].estimate.stages)
-    # Where they leave as many idle as equal ones, the reason is the same.
+    # Where they leave as many idle as equal ones, or no degree takes a factor of all, the reason is the same.
     idle = found.idle
-    if used != found.cluster.devices:
-        idle = None if used == whole.devices else idle_reason(used, whole.devices, "no faster plan")
+    if used == whole.devices:
+        idle = None
+    elif idle is not None and idle.facts["why"] == "factor":
+        idle = replace(idle, facts={**idle.facts, "used": used})
+    elif used != found.cluster.devices:
+        idle = idle_reason(used, whole.devices, "no faster plan")
     return BestPlans(result=result, cluster=whole, idle=idle)
 
 

@@ -68,7 +68,8 @@ def used_nodes_note(job: Job, *, each_node: bool = False) -> str | None:
     if len(runs) == 1:
         name, numbers = runs[0]
         where = f"{'node' if len(numbers) == 1 else 'nodes'} {_ranges(numbers)} of {name}"
-        return f"start it on {where} alone: nodes and ranks are counted from 0 there{idle}" if idle else None
+        alone = f"start it on {where} alone: nodes and ranks are counted from 0 there{idle}"
+        return alone if idle else _domains_note(groups[0])
     words: list[str] = []
     first = 0
     for name, numbers in runs:
@@ -77,6 +78,17 @@ def used_nodes_note(job: Job, *, each_node: bool = False) -> str | None:
         words.append(f"node {rank} {_ranges(ranks)} {are} {node} {_ranges(numbers)} of {name}")
         first += len(numbers)
     return f"start its nodes in the order of the stages: {', '.join(words)}{idle}"
+
+
+def _domains_note(group: NodeGroup) -> str | None:
+    """How nodes are numbered where a scale-up domain holds several of them, and there is more than one."""
+    (domain, *_), each = group.domains, group.devices_per_node
+    if not each < domain.size < group.devices:
+        return None
+    return (
+        f"start it on {domain.size // each} nodes of each {domain.name} domain: node ranks go through one domain after"
+        " the other"
+    )
 
 
 def _node_runs(sizes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[str]:

@@ -42,12 +42,12 @@ def test_all_leaves_out_what_says_nothing_of_the_model() -> None:
     assert not {*space(methods="all").opened} & {*WAY_AXES}
     assert "hot_experts" not in space(EXPERTS, methods="all").opened
     loaded = Workload(seq_len=4096, global_batch=64, expert_load=ExpertLoad(zipf=1.2, experts=8))
-    assert space(EXPERTS, loaded, methods="all").opened == tuple(OPENED)
+    assert space(EXPERTS, loaded, methods="all").opened == tuple(axis for axis in OPENED if axis != "tp_overlap")
 
 
 def test_what_is_said_of_an_axis_goes_before() -> None:
     found = space(methods="all", schedule="1f1b", offload="none", forbid="tensor=3d")
-    assert found.opened == ("tensor", "cp_kind", "sharding")
+    assert found.opened == ("tensor", "tp_overlap", "cp_kind", "sharding", "prefetch")
     assert found.pinned("schedule") == ("1f1b",)
     assert "3d" not in (found.pinned("tensor") or ())
 
@@ -78,7 +78,11 @@ def test_no_name_at_all_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("model", "axis", "why"),
-    [(DENSE, "dispatcher", "has no experts"), (EXPERTS, "hot_experts", "no load of them is stated")],
+    [
+        (DENSE, "dispatcher", "has no experts"),
+        (EXPERTS, "hot_experts", "no load of them is stated"),
+        (EXPERTS, "tp_overlap", "whole micro-batches"),
+    ],
 )
 def test_an_axis_that_says_nothing_of_the_model_is_refused_by_name(model: object, axis: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
@@ -98,6 +102,34 @@ def test_exchanges_go_before_gradients_where_the_axis_is_opened_and_they_meet() 
     assert ".epfirst." in wide.to_dict()["plans"][0]["name"]
     held = mw.plan("mixtral-8x7b", **asked | {"pin": f"{asked['pin']},epfirst"})
     assert held.best.estimate.step_time_s == wide.best.estimate.step_time_s
+
+
+def test_halves_win_where_tensor_ranks_send_over_pcie() -> None:
+    asked = {"gpus": "4xL40S", "global_batch": 16, "seq_len": 4096, "top": 1}
+    narrow, wide = (mw.plan("llama-3.1-8b", methods=methods, **asked) for methods in (None, "tp_overlap"))
+    assert wide.best.estimate.step_time_s < 0.95 * narrow.best.estimate.step_time_s
+    assert "tpov-halves" in wide.to_dict()["plans"][0]["name"]
+
+
+def test_gathering_no_layer_ahead_wins_where_its_memory_is_what_is_short() -> None:
+    asked = {"gpus": "8xH100", "global_batch": 64, "seq_len": 4096, "top": 1, "pin": "tp=1,pp=1"}
+    narrow, wide = (mw.plan("qwen2.5-32b", methods=methods, **asked) for methods in (None, "prefetch"))
+    assert wide.best.estimate.step_time_s < narrow.best.estimate.step_time_s
+    assert {strategy.data.prefetch for strategy in wide.best.plan.strategies} == {0}
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "why"),
+    [
+        (DENSE, "tp_overlap=halves,mbs=1", "halves of whole sequences, mbs is 1"),
+        (EXPERTS, "tp_overlap=halves", "whole micro-batches"),
+        (DENSE, "tp_overlap=halves,tp=1", "no layer is split"),
+        (DENSE, "prefetch=0,sharding=z1", "not gathered layer by layer"),
+    ],
+)
+def test_halves_and_depths_that_no_plan_has_are_refused(model: object, said: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        space(model, pin=said)
 
 
 @pytest.mark.parametrize(("beside", "why"), [("dispatcher=move-experts", "not exchanged"), ("z3", "in no order")])
@@ -123,7 +155,7 @@ def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     assert wide["search"]["space"] > narrow["search"]["space"]
     assert wide["search"]["optimal"]
     said = {one["name"]: one["value"] for one in wide["inputs"]["assumptions"]}
-    assert said["methods"] == "every value of offload, tensor, cp_kind, sharding"
+    assert said["methods"] == "every value of offload, tensor, tp_overlap, cp_kind, sharding, prefetch"
     opened = mw.plan("gpt2", methods="schedule,sharding", gpus="2xH100", global_batch=4, top=1).to_dict()
     said = {one["name"]: one["value"] for one in opened["inputs"]["assumptions"]}
     assert said["methods"] == "every exact schedule; every value of sharding"

@@ -13,9 +13,8 @@ from meshwright.app.plans.plan_set import RankedPlan
 from meshwright.estimate.rules.legality import plan_problems
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.mixed import native
-from meshwright.planning.mixed.expert_ways import of_other_ways
-from meshwright.planning.mixed.native import WAY_GAIN
+from meshwright.planning.mixed import expert_ways, native
+from meshwright.planning.mixed.expert_ways import WAY_GAIN, of_other_ways, quicker_ways
 from meshwright.planning.mixed.source import Launcher
 from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.search.space import Space
@@ -53,12 +52,13 @@ def test_dense_models_have_no_other_way() -> None:
     assert not list(of_other_ways(job.plan, Space(), job.workload))
 
 
-def test_stages_that_keep_to_an_order_of_exchanges_are_composed_of_shardings_that_have_one() -> None:
-    first = plan("qwen3-30b-a3b", **ASKED, pin="epfirst")[0]
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "olmoe-1b-7b"])
+def test_stages_that_keep_to_an_order_of_exchanges_are_composed_of_shardings_that_have_one(model: str) -> None:
+    first = plan(model, **ASKED, pin="epfirst")[0]
     spread = [strategy for strategy in first.plan.strategies if strategy.expert.ep > 1]
     assert spread
     assert all(strategy.expert.prioritised and strategy.data.zero < 3 for strategy in spread)
-    free = plan("qwen3-30b-a3b", **ASKED, methods="ep_order")[0]
+    free = plan(model, **ASKED, methods="ep_order")[0]
     assert free.estimate.step_time_s <= 1.01 * first.estimate.step_time_s
 
 
@@ -81,11 +81,11 @@ def test_another_way_has_to_gain_and_the_plain_one_only_to_tie(
 
     # One strategy that is not plain makes the whole plan a special one.
     other = plan_of("alltoall", way)
-    monkeypatch.setattr(native, "of_other_ways", lambda plan, space, workload: iter([other]))
+    monkeypatch.setattr(expert_ways, "of_other_ways", lambda plan, space, workload: iter([other]))
     priced = None if step_s is None else SimpleNamespace(step_time_s=step_s)
-    source: Any = SimpleNamespace(workload=None, priced=lambda plan: priced if plan is other else None)
     one: Any = SimpleNamespace(plan=plan_of("alltoall"), step_time_s=1.0)
-    found = list(native.NativeSource._of_other_ways(source, one, Space()))
+    workload: Any = None
+    found = list(quicker_ways(one, Space(), workload, lambda plan: priced if plan is other else None))
     enough_s = 1.0 if way == "alltoall" else 1.0 - WAY_GAIN
     assert found == ([priced] if step_s is not None and step_s <= enough_s else [])
 

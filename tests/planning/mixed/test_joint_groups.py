@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from meshwright.app.plans.plan_set import PlanSet
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.mixed.joint_groups import JointGroups
+from meshwright.planning.mixed.joint_groups import JointGroups, by_rank
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.plan_source import planned_job
 from meshwright.search.space import Space
@@ -103,3 +104,57 @@ def test_devices_that_share_the_batch_badly_are_left_idle() -> None:
         for gpus in ("8xH100,4xH800", "8xH100,6xH800")
     )
     assert more <= 1.001 * fewer
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_share_a_micro_batch_as_evenly_as_whole_sequences_allow(seed: int) -> None:
+    """Against every number of sequences on every rank."""
+    draw = random.Random(seed)
+    parts = [IslandPart(number, draw.randint(1, 3)) for number in range(2)]
+    rates = [draw.choice((1.0, 1.0, 1.7, 3.0)) * part.devices for part in parts]
+    ranks = [rate / part.devices for part, rate in zip(parts, rates, strict=True) for _ in range(part.devices)]
+    for total in range(len(ranks), 12):
+        slowest = min(
+            max(own / rate for own, rate in zip(shares, ranks, strict=True))
+            for shares in itertools.product(range(total + 1), repeat=len(ranks))
+            if sum(shares) == total
+        )
+        found = by_rank(parts, rates, 1, total)
+        if found is None:
+            continue
+        assert found[0] == pytest.approx(slowest)
+        assert sum(found[2]) == total
+        assert all(own % part.devices == 0 for part, own in zip(found[1], found[2], strict=True))
+        each = {part.group: rate / part.devices for part, rate in zip(parts, rates, strict=True)}
+        times = [own / part.devices / each[part.group] for part, own in zip(found[1], found[2], strict=True)]
+        assert max(times) <= slowest * (1 + 1e-9)
+        for number, part in enumerate(parts):
+            assert sum(own.devices for own in found[1] if own.group == number) <= part.devices
+
+
+def test_ranks_of_a_kind_do_unlike_shares_where_devices_do_not_divide_the_batch() -> None:
+    """Sixty-four sequences on ten equal devices: seven on four of them, six on the others."""
+    found = plan(MODEL, gpus="1x5xH200,1x5xH100", global_batch=64, seq_len=2048, top=2)
+    job = planned_job(min(found.plans, key=lambda one: one.estimate.step_time_s))[0]
+    assert job.plan.joint_ranks == 10
+    shares = [(one.micro_batch, job.plan.data_degree(one)) for one in job.plan.pipelines]
+    assert sum(own * ranks for own, ranks in shares) == 64
+    assert {own for own, _ in shares} == {6, 7}
+    assert max(len(one.workers) for one in job.plan.pipelines) == 1
+
+
+def test_ranks_apart_cost_what_they_do_together(plans: PlanSet) -> None:
+    """Two pipelines of one kind in a group, each rank with as many sequences, are one pipeline of it."""
+    job = planned_job(plans[0])[0]
+    assert isinstance(job, Job)
+    pricer = PlanPricer(job.model, job.cluster, job.workload)
+    whole, strategy = [], LayerStrategy(data=DataParallel(shard=4, zero=1, across=8))
+    for sizes in ((4,), (3, 1)):
+        firsts = itertools.accumulate(sizes, initial=0)
+        stages = [
+            ([Stage(first, replace(strategy, data=replace(strategy.data, shard=size)), job.model.num_layers)], 1, 1)
+            for first, size in zip(firsts, sizes, strict=False)
+        ]
+        other = ([Stage(4, strategy, job.model.num_layers)], 1, 1)
+        whole.append(pricer.step_time_s(plan_of(*stages, other)))
+    assert whole[0] == pytest.approx(whole[1])

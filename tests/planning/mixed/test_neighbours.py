@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -155,3 +156,22 @@ def test_chunks_of_an_interleaved_pipeline_differ_where_its_stages_are_evener_fo
     assert not list(evened(plain, mix))
     kept = evened(replace(one, pipelines=(uneven,), shares=(6,)), mix, ahead=uneven.layers[0] - 1)
     assert all(made.pipelines[0].layers[0] >= uneven.layers[0] for made in kept)
+
+
+@pytest.mark.parametrize("shares", [(1, 1), (1, 3), (4, 2), (6, 6)])
+def test_neighbours_give_what_they_take_and_keep_what_a_pipeline_needs(
+    question: Question, shares: tuple[int, int]
+) -> None:
+    for left, right in itertools.pairwise(question.sets):
+        both = (left.pipelines[0], right.pipelines[0])
+        start = replace(left, pipelines=both, shares=shares)
+        found = [near.shares for near in _neighbours(start, 0) if near.shares != shares]
+        expected = []
+        for taker, giver in ((0, 1), (1, 0)):
+            taken, given = (both[place].global_micro_batch for place in (taker, giver))
+            after, moved = list(shares), math.lcm(taken, given)
+            after[taker] += moved // taken
+            after[giver] -= moved // given
+            if after[giver] >= both[giver].least_micro_batches:
+                expected.append(tuple(after))
+        assert found == expected

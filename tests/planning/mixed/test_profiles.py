@@ -11,6 +11,8 @@ from meshwright import plan as plan_measured
 from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document
+from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.mixed.profiles import priced_cluster
 
 PROFILES = Path(__file__).parents[2] / "data" / "profiles"
 
@@ -216,3 +218,10 @@ def test_what_crosses_a_priced_link_is_paid_for(priced: Path) -> None:
     devices = 3 * used * step_s(plan) / 3600
     assert estimate["price_per_step"] == pytest.approx(devices + link["price_per_step"])
     assert any("USD/GB" in line for line in plan.verdict.why)
+
+
+def test_one_price_is_that_of_every_group_and_none_leaves_each_its_own() -> None:
+    cluster = resolve_gpus("8xH100,8xA100-80")
+    own = [group.price_per_device_hour for group in cluster.groups]
+    assert [group.price_per_device_hour for group in priced_cluster(cluster, None).groups] == own
+    assert [group.price_per_device_hour for group in priced_cluster(cluster, 1.25).groups] == [1.25, 1.25]

@@ -125,6 +125,11 @@ def test_the_load_of_experts_is_not_asked_of_a_dense_model() -> None:
         job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", dispatch_dtype="fp8"))
 
 
+def test_tiles_of_dense_layers_need_some() -> None:
+    with pytest.raises(InputError, match="mlp_tiles is 4"):
+        job_inputs(JobFields(model="olmoe-1b-7b", gpus="8xH100", mlp_tiles=4))
+
+
 @pytest.mark.parametrize("model", [3, ["llama-3-8b"]])
 def test_what_is_no_model_is_refused_like_anything_else(model: object) -> None:
     with pytest.raises(InputError, match="must be a name of the library"):

@@ -94,6 +94,8 @@ def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:
         ("r=-4", "at least 1"),
         ("r=a", "at least 1"),
         ("targets=q_proj", "states no rank"),
+        ("r=16,rank=3", "rank is 16 and 3"),
+        ("r=16,targets=q_proj,target_modules=v_proj", "targets is"),
         ("r=5000", "above the width 4096"),
         ("r=1025,targets=k_proj", "above the width 1024"),
         ("r=16,alpha=much", "scales adapters"),

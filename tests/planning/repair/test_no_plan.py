@@ -80,6 +80,13 @@ def test_offload_on_several_kinds_of_device_is_refused_with_a_command() -> None:
         plan("llama-3.1-8b", gpus="1xRTX-4090+1xRTX-3090", offload="auto")
 
 
+def test_drives_hold_what_a_small_host_cannot_on_one_card() -> None:
+    """One device has nothing to shard: DeepSpeed runs it as ZeRO 3, whose states may lie on drives (ZeRO-Infinity)."""
+    found = repairs("llama-3.1-8b", gpus="1xRTX4090", host_ram="64GB", nvme="2TB@7GB/s").repairs
+    drives = next(one for one in found if one.option == "--offload optimizer,weights,nvme")
+    assert {"deepspeed", "llamafactory"} == set(drives.run_by or ())
+
+
 def test_a_sequence_is_bounded() -> None:
     with pytest.raises(InputError, match="at most 134,217,728"):
         plan("llama-3.1-8b", gpus="8xH100", seq_len=99_999_999_999)

@@ -24,7 +24,7 @@ from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
-from meshwright.specs.shardings import searched_shardings
+from meshwright.specs.shardings import SHARDINGS, searched_shardings
 from meshwright.specs.strategy import STRIPED
 from meshwright.specs.workload import Workload
 
@@ -246,7 +246,8 @@ def _impossible(
     pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
-    problems = [*_unordered(pins), *_of_no_group(pins, model, devices)]
+    problems = [*_unordered(pins), *_of_no_gathers(pins), *_of_no_group(pins, model, devices)]
+    problems += _of_no_halves(pins, model, workload)
     tensors = [str(name) for name in pins.get("tensor", ("1d",))]
     # Of several strategies one that can have it is enough.
     each = [_impossible_for(name, pins, model, workload, devices) for name in tensors]
@@ -288,6 +289,35 @@ def _unordered(pins: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
             why="weights are gathered and gradients scattered layer by layer, in no order with exchanges",
             fix="use sharding=z0, z1 or z2, or ep_order=shared",
             field="ep_order",
+        )
+
+
+def _of_no_halves(pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload) -> Iterator[Problem]:
+    """Halves of micro-batches that a plan is held to, where no plan has any."""
+    if pins.get("tp_overlap") != ("halves",):
+        return
+    batches = pins.get("mbs", (workload.global_batch,))
+    if model.is_moe:
+        why = f"experts of {model.name} take the tokens of whole micro-batches"
+    elif all(int(str(mbs)) % 2 for mbs in batches):
+        why = f"a micro-batch is cut into halves of whole sequences, mbs is {_listed(batches)}"
+        if "mbs" not in pins:
+            why = f"a micro-batch is cut into halves of whole sequences, and no divisor of {batches[0]} is even"
+    else:
+        return
+    yield Problem(what="tp_overlap=halves", why=why, fix="use tp_overlap=ring", field="tp_overlap")
+
+
+def _of_no_gathers(pins: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
+    """A depth of prefetching that a plan is held to, where no plan gathers weights layer by layer."""
+    shardings = [str(name) for name in pins.get("sharding", ())]
+    held = beyond_neutral("prefetch", pins.get("prefetch")) and shardings
+    if held and not any(SHARDINGS[name].gathers_layers for name in shardings):
+        yield Problem(
+            what=f"prefetch={_listed(pins['prefetch'])} with sharding={_listed(shardings)}",
+            why="weights are not gathered layer by layer",
+            fix="use sharding=fsdp, z3 or hsdp, or prefetch=1",
+            field="prefetch",
         )
 
 

@@ -34,8 +34,10 @@ OPENED: dict[str, Callable[[], tuple[str, ...]]] = {
     "ep_order": _words("ep_order"),
     "offload": lambda: read_offload(AUTO),
     "tensor": _words("tensor"),
+    "tp_overlap": _words("tp_overlap"),
     "cp_kind": _words("cp_kind"),
     "sharding": _words("sharding"),
+    "prefetch": _words("prefetch"),
 }
 """Axes that a search does not go through as a whole by default, and all that `--methods` tries of each."""
 
@@ -67,6 +69,8 @@ def idle_problems(methods: str | Iterable[str] | None, model: ModelSpec, workloa
 
 def _idle(axis: str, model: ModelSpec, workload: Workload) -> tuple[str, str] | None:
     """Why an axis makes no difference, and what to do; None where it may."""
+    if axis == "tp_overlap" and model.is_moe:
+        return f"experts of {model.name} take the tokens of whole micro-batches (no halves)", f"leave {axis} out"
     if axis not in WAY_AXES:
         return None
     if not any(layer.mlp.routed_experts for layer in model.kinds()):

@@ -4,8 +4,9 @@
     step    micro-batches x the slowest kind's pass, beside gathers and sums over all ranks at the slowest link
 
 Every kind is one pipeline of one stage, with context ranks where its share is smaller than its devices and as much
-recompute as its own memory needs. What is promised by rates alone chooses which divisions are priced; a division whose
-step without recompute is no quicker than the best plan known is dropped, for sharding more and recomputing only add.
+recompute as its own memory needs; or two pipelines, where the ranks of one of them do a sequence less. What is promised
+by rates alone chooses which divisions are priced; a division whose step without recompute is no quicker than the best
+plan known is dropped, for sharding more and recomputing only add.
 
 Source: Zhang et al. 2024, Poplar (arXiv 2408.12596), shares of the batch by speed under every ZeRO stage; Guo et al.
 2024, Cephalo (arXiv 2411.01075), work by speed and states apart from it. The search is our own.
@@ -14,9 +15,11 @@ Source: Zhang et al. 2024, Poplar (arXiv 2408.12596), shares of the batch by spe
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, product
+from itertools import accumulate, chain, combinations, product
 
 from meshwright.budget import spent
 from meshwright.estimate.price import estimate_of
@@ -46,8 +49,11 @@ REFINED = 3
 """Divisions for which sharding and recompute are looked for."""
 EACH_TENSOR = 4
 """Divisions of a tensor degree."""
+MOST_BY_RANK = 64
+"""Choices of fewer devices up to which unlike numbers of sequences are looked at, too."""
 MOST_SUBSETS = 3
 """Kinds up to which every two are tried without the others, too."""
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class _Division:
     """Who does how much of a micro-batch."""
 
     parts: tuple[IslandPart, ...]
+    """Parts of the cluster; one group may have two, one behind the other."""
     tp: int
     micro_batches: int
     sequences: tuple[int, ...]
@@ -84,8 +91,10 @@ class JointGroups:
             fewer: the same with some devices idle, of which the few best divisions of all are looked at.
         """
         found: list[PricedPlan] = []
-        idle = (one for some in fewer for one in self._divisions(some))
-        pools = [*((self._divisions(some), PRICED) for some in self._sets(parts)), (idle, IDLE_PRICED)]
+        whole = ((chain(self._divisions(some), self._by_rank(some)), PRICED) for some in self._sets(parts))
+        by_rank = len(fewer) <= MOST_BY_RANK
+        idle = (one for some in fewer for one in chain(self._divisions(some), self._by_rank(some) if by_rank else ()))
+        pools = [*whole, (idle, IDLE_PRICED)]
         for divisions, most in pools:
             for division in self._promising(divisions, best_s, most):
                 one = self._refined(division, best_s)
@@ -118,14 +127,8 @@ class JointGroups:
 
     def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
         """The best divisions per tensor degree, of those with the fewest, the most and other numbers of batches."""
-        batch = self.pricer.workload.global_batch
-        groups = [self.pricer.cluster.groups[part.group] for part in parts]
-        rates = [self.rate(part) for part in parts]
-        # A transport between two libraries carries messages, and no collective of all ranks.
-        if not all(rates) or len({collective_library(group.device.vendor) for group in groups}) > 1:
-            return
-        near = math.gcd(*(_near(part, group) for part, group in zip(parts, groups, strict=True)))
-        for tp in (degree for degree in divisors(near) if self._allows("tp", degree)):
+        batch, rates = self.pricer.workload.global_batch, self._rates(parts)
+        for tp in self._tensor_degrees(parts) if rates else ():
             own: list[_Division] = []
             for count in divisors(batch):
                 best = self._divided(parts, rates, tp, batch // count)
@@ -140,6 +143,38 @@ class JointGroups:
             ties = [one for one in own if one.promised <= 1.001 * least]
             ends = dict.fromkeys((ties[:1] + ties[-1:] + ties[len(ties) // 2 :][:1]) if ties else [])
             yield from dict.fromkeys([*ends, *own[:EACH_TENSOR]])
+
+    def _by_rank(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
+        """The best divisions per tensor and context degree where ranks of one kind do unlike numbers of sequences.
+
+        Of those as quick, the ones of the fewest and of the most micro-batches.
+        """
+        batch, rates = self.pricer.workload.global_batch, self._rates(parts)
+        for tp in self._tensor_degrees(parts) if rates else ():
+            for cp in divisors(math.gcd(*(self._most_context(part, tp) for part in parts))):
+                own = []
+                for count in divisors(batch) if self._allows("cp", cp) else ():
+                    best = by_rank(parts, rates, tp * cp, batch // count, MOST_MICRO_BATCH * cp)
+                    if best is not None:
+                        slowest, held, sequences = best
+                        promised = count * slowest
+                        own.append(
+                            _Division(parts=held, tp=tp, micro_batches=count, sequences=sequences, promised=promised)
+                        )
+                least = min((one.promised for one in own), default=0.0)
+                ties = sorted(one.micro_batches for one in own if one.promised <= 1.001 * least)
+                yield from (one for one in own if ties and one.micro_batches in (ties[0], ties[-1]))
+
+    def _rates(self, parts: Sequence[IslandPart]) -> list[float]:
+        """What each part does in a second; nothing where no collective joins all of them, or a part does nothing."""
+        rates = [self.rate(part) for part in parts]
+        # A transport between two libraries carries messages, and no collective of all ranks.
+        libraries = {collective_library(self.pricer.cluster.groups[part.group].device.vendor) for part in parts}
+        return rates if all(rates) and len(libraries) == 1 else []
+
+    def _tensor_degrees(self, parts: Sequence[IslandPart]) -> list[int]:
+        near = math.gcd(*(_near(part, self.pricer.cluster.groups[part.group]) for part in parts))
+        return [degree for degree in divisors(near) if self._allows("tp", degree)]
 
     def _divided(
         self, parts: Sequence[IslandPart], rates: Sequence[float], tp: int, total: int
@@ -220,7 +255,7 @@ class JointGroups:
         self, one: _Division, sharding: str, recomputes: Sequence[PlanRow], *, checked: bool = True
     ) -> ExecutionPlan | None:
         """The plan of a division; None where a rule of the model, or a pin, is against it."""
-        starts = list(accumulate((group.devices for group in self.pricer.cluster.groups), initial=0))
+        free = list(accumulate((group.devices for group in self.pricer.cluster.groups), initial=0))
         layers = self.pricer.model.num_layers
         builder = PlanBuilder()
         pipelines = []
@@ -233,7 +268,8 @@ class JointGroups:
             strategies = [replace(own_one, data=replace(own_one.data, across=ranks)) for own_one in own.strategies]
             runs = own.pipelines[0].workers[0].chunks[0].runs
             held = StageLayers(virtual_stage=0, first=0, strategies=strategies, runs=runs)
-            worker = builder.worker(starts[part.group], part.devices, [held], 1)
+            worker = builder.worker(free[part.group], part.devices, [held], 1)
+            free[part.group] += part.devices
             pipelines.append(Pipeline(micro_batch=row.mbs, num_micro_batches=one.micro_batches, workers=(worker,)))
         return builder.plan(pipelines)
 
@@ -260,7 +296,7 @@ class JointGroups:
                 gbs=sequences * one.micro_batches,
             )
             problems = row_problems(row, self.pricer.model, self.pricer.workload.seq_len, part.devices)
-            if row.mbs <= MOST_MICRO_BATCH and not problems:
+            if row.mbs <= MOST_MICRO_BATCH * cp and not problems:
                 return row
         return None
 
@@ -272,6 +308,50 @@ class JointGroups:
     def _allows(self, axis: str, value: object) -> bool:
         pinned = self.space.pinned(axis)
         return pinned is None or value in pinned
+
+
+def by_rank(
+    parts: Sequence[IslandPart], rates: Sequence[float], each_rank: int, total: int, most: int = MOST_MICRO_BATCH
+) -> tuple[float, tuple[IslandPart, ...], tuple[int, ...]] | None:
+    """Whole sequences of a micro-batch on every rank, the slowest of them as quick as can be.
+
+    Within some time each rank does as many as it can; those too many are taken from ranks of the slowest kind, one from
+    each, which are a part of their own, or idle where they have no other.
+
+    Args:
+        parts: the parts, one of each group.
+        rates: the rate of each part, layers x sequences per second.
+        each_rank: the number of devices of a rank.
+        total: the sequences of a micro-batch.
+        most: the most sequences of a rank.
+
+    Returns:
+        Seconds of the slowest, the parts and their sequences; None where all ranks of every kind do as many, or some
+        kind none.
+    """
+    ranks = [part.devices // each_rank for part in parts]
+    each = [rate / count for rate, count in zip(rates, ranks, strict=True)]
+    times = sorted({count / rate for rate in each for count in range(1, most + 1)})
+
+    def able_in(seconds: float) -> list[int]:
+        return [min(math.floor(seconds * rate * (1 + ROUNDING)), most) for rate in each]
+
+    place = bisect_left(times, total, key=lambda seconds: sum(map(operator.mul, able_in(seconds), ranks)))
+    if place == len(times):
+        return None
+    slowest, able = times[place], able_in(times[place])
+    spare = sum(map(operator.mul, able, ranks)) - total
+    if not spare or not all(able):
+        return None
+    fewer = [0] * len(parts)
+    for number in sorted(range(len(parts)), key=lambda number: -able[number] / each[number]):
+        fewer[number] = min(spare, ranks[number])
+        spare -= fewer[number]
+    held: list[tuple[IslandPart, int]] = []
+    for part, count, own, some in zip(parts, ranks, able, fewer, strict=True):
+        shares = (count - some, own), (some, own - 1)
+        held += [(IslandPart(part.group, few * each_rank), few * one) for few, one in shares if few * one]
+    return slowest, tuple(part for part, _ in held), tuple(sequences for _, sequences in held)
 
 
 def _near(part: IslandPart, group: NodeGroup) -> int:

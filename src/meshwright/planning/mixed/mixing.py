@@ -64,6 +64,10 @@ class HeldLayers:
     micro_batches: int
     mbs: int
     """Sequences of a rank's micro-batch."""
+    schedule: str = "1f1b"
+    """Schedule of the pipeline, with its settings."""
+    chunks: int = 1
+    """Chunks of layers that each stage holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +283,8 @@ def _held(job: PlannedJob, estimate: StepPrice) -> list[HeldLayers]:
             strategy=strategy,
             micro_batches=pipeline.num_micro_batches,
             mbs=run[0].mbs,
+            schedule=pipeline.schedule.token,
+            chunks=len(pipeline.workers[run[0].stage].chunks),
         )
         of_pipeline.setdefault(number, []).append(one)
     found: list[HeldLayers] = []

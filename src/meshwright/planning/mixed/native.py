@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
@@ -29,12 +28,15 @@ from meshwright.planning.compose.sources.native.whole_stages import least_whole_
 from meshwright.planning.fewer_nodes import SMALL, roundest_devices
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
-from meshwright.planning.mixed.expert_ways import of_other_ways
+from meshwright.planning.mixed.expert_ways import of_other_ways, quicker_ways
 from meshwright.planning.mixed.groups_alone import GroupsAlone
 from meshwright.planning.mixed.groups_as_one import plans_of_groups_as_one
 from meshwright.planning.mixed.idle_devices import LeavingOut, numbers_of_devices
 from meshwright.planning.mixed.joinable import joinable
+from meshwright.planning.mixed.joint_groups import JointGroups
 from meshwright.planning.mixed.more_chunks import MoreChunks
+from meshwright.planning.mixed.neighbours import Moves
+from meshwright.planning.mixed.other_schedules import under_named_schedules
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.mixed.several_pipelines import SeveralPipelines
@@ -54,20 +56,15 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.units import gib
 
-if TYPE_CHECKING:
-    from meshwright.planning.mixed.neighbours import Moves
-
 UNEVENLY_COMPOSED = 40
 """Pipeline sets priced in full of those with micro-batches that do not divide the batch."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
 RESTATED = 6
 """Plans whose experts are reached in other ways, too."""
-WAY_GAIN = 0.001
-"""Share of a step that another way must save."""
 NO_REPAIR = "add devices, shorten --seq, or lift what is pinned or forbidden"
 RENTED = 3
-"""Rented sets priced in full, the cheapest and the quickest."""
+"""Rented sets priced in full, of the cheapest and of the quickest."""
 
 
 class NativeSource:
@@ -148,6 +145,10 @@ class NativeSource:
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
+        return under_named_schedules(self._of_usual_schedules(parts, thorough=thorough), self.space, self.priced)
+
+    def _of_usual_schedules(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
+        """Pipeline sets of 1F1B and its interleaved form, whichever schedules are named."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
         found = self.composed(parts, COMPOSED)
@@ -158,7 +159,7 @@ class NativeSource:
         found += self._near(found)
         if list(parts) == self.whole and len(parts) > 1 and not spent():
             found += plans_of_groups_as_one(self.cluster, self._over)
-        return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
+        return [*self.in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
 
     def _near(self, found: Sequence[PricedPlan]) -> list[PricedPlan]:
         """Plans quicker than the best sets by a layer or a few micro-batches elsewhere; of small clusters only."""
@@ -167,8 +168,6 @@ class NativeSource:
         return self._moves().nearest(found)
 
     def _moves(self) -> Moves:
-        from meshwright.planning.mixed.neighbours import Moves  # not of every search
-
         return Moves(
             cluster=self.cluster,
             pricer=self._pricer,
@@ -178,12 +177,10 @@ class NativeSource:
             ahead=self.model.tower_layers,
         )
 
-    def _in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
-        """Plans whose ranks hold one state together, each kind with its share of every micro-batch, where quicker."""
-        if len(parts) < 2 or spent() or not self.workload.training:
+    def in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
+        """Plans whose ranks hold one state together, each with its share of every micro-batch, quicker than a step."""
+        if spent() or not self.workload.training:
             return []
-        from meshwright.planning.mixed.joint_groups import JointGroups  # of several groups alone
-
         islands = self.composer.islands
         joint = JointGroups(pricer=self._pricer, space=self.space, rate=islands.rate, candidate=self.priced)
         fewer = numbers_of_devices(self.cluster, parts, self.workload.global_batch) if len(parts) == 2 else []
@@ -224,15 +221,10 @@ class NativeSource:
         ):
             found += self._moves().evener(sorted(found, key=_step_s)[:places])
         again = sorted(found, key=_step_s)[:places]
-        return [*(better for one in again for better in self._of_other_ways(one, composer.space)), *found]
-
-    def _of_other_ways(self, one: PricedPlan, space: Space) -> Iterator[PricedPlan]:
-        """A plan with its experts reached in other ways, where that is quicker; or plainly, where that is no slower."""
-        for plan in of_other_ways(one.plan, space, self.workload):
-            other = self.priced(plan)
-            plain = all(strategy.expert.dispatcher == "alltoall" for strategy in plan.strategies)
-            if other is not None and other.step_time_s <= one.step_time_s * (1.0 if plain else 1.0 - WAY_GAIN):
-                yield other
+        return [
+            *(better for one in again for better in quicker_ways(one, composer.space, self.workload, self.priced)),
+            *found,
+        ]
 
     def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
         """Pipelines through all of these parts that a framework starts; arguments as `StageSource.of_one_strategy`."""
@@ -256,8 +248,11 @@ class NativeSource:
                 break
         self.composer.counts.update(islands.counts)
         found.sort(key=_step_s)
-        others = (other for one in found[:RESTATED] for other in self._of_other_ways(one, launcher.space))
-        return sorted([*(one for one in others if not launcher.refuses(self._job(one.plan))), *found], key=_step_s)
+        others = (
+            other for one in found[:RESTATED] for other in quicker_ways(one, launcher.space, self.workload, self.priced)
+        )
+        started = [*(one for one in others if not launcher.refuses(self._job(one.plan))), *found]
+        return under_named_schedules(sorted(started, key=_step_s), launcher.space, self.priced, launcher.refuses)
 
     def _over(self, cluster: ClusterSpec) -> NativeSource:
         """The same question on another cluster."""
@@ -304,8 +299,15 @@ class NativeSource:
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
-        found = (self._candidate(plan, row) for plan, row in self._groups.best(part, exhaustive=exhaustive))
-        return sorted((one for one in found if one is not None), key=_step_s)[:1]
+        priced = (self._candidate(plan, row) for plan, row in self._groups.best(part, exhaustive=exhaustive))
+        equal = sorted((one for one in priced if one is not None), key=_step_s)[:1]
+        unequal = list[PricedPlan]()
+        if part.devices <= SMALL and part.devices & (part.devices - 1):
+            # Equal ranks may leave some of so many idle, or a batch that they do not divide.
+            unequal = self.composed([part], SUBSET_COMPOSED)
+            least_s = min(map(_step_s, (*equal, *unequal)), default=math.inf)
+            unequal = sorted([*unequal, *self.in_one_group([part], least_s)], key=_step_s)[:1]
+        return sorted([*equal, *unequal], key=_step_s)
 
     def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> PricedPlan | None:
         """The plan priced in full; None where it does not fit."""
@@ -353,7 +355,7 @@ class NativeSource:
         wanted = {id(one): one for one in (*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED])}
         made = (with_whole_micro_batches(one, self.workload.global_batch) for one in wanted.values())
         found = (self._candidate(native_plan(one, self.cluster)) for one in made if one is not None)
-        return [one for one in found if one is not None]
+        return under_named_schedules([one for one in found if one is not None], self.space, self.priced)
 
     def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:
         """Numbers that the plan is sensitive to; as `doubts_of_model`."""
@@ -391,7 +393,7 @@ class NativeSource:
         other = NativeSource(replace(self.inputs, model=model, workload=workload), self.space_for, self.effort)
         alone = (one for part in other.whole for one in other.alone(part))
         sets = joinable(self.cluster, other.whole)
-        composed = [one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)]
+        composed = [one for joined in sets for one in other.together(joined, thorough=False)]
         return [*composed, *other._near(composed), *alone]
 
 

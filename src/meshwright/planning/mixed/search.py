@@ -92,14 +92,7 @@ def mixed_plans(
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
     with part_of_search(TOGETHER_SHARE if several else 1.0):
-        if target is not None and several:
-            mixed = _of_one_strategy(source, every, target)
-        else:
-            mixed = _together(source, every, thorough=True)
-            _tell(mixed)
-            if several and mixed and not spent():
-                best = min(mixed, key=_step_s)  # composed by estimates, which exact prices put in another order
-                mixed = sorted([*mixed, *_on_those_used(source, every, best)], key=_step_s)
+        mixed = _over_all(source, every, target)
     _tell(mixed)
     with part_of_search(ALONE_SHARE):
         alone = {part.group: source.alone(part) for part in each_a_part(every)} if several else {}
@@ -121,12 +114,7 @@ def mixed_plans(
             launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_lasting_s)
     found += launched
     if target is not None:
-        answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
-        found = [one for one, problems in answers if not problems]
-        if answers and not found:
-            raise UnsupportedError(
-                list(dict.fromkeys(p for _, problems in answers for p in problems))[:8], code="MW420"
-            )
+        found = _startable(found, target)
     candidates = _ordered(source, found, aim)
     if not candidates:
         if limit := spent():
@@ -149,6 +137,32 @@ def mixed_plans(
         launched=(launcher.target, launched[0]) if launcher and launched else None,
         passed_over=fastest if fastest is not candidates[0] else None,
     )
+
+
+def _over_all(source: StageSource, every: Sequence[IslandPart], target: Launcher | None) -> list[PricedPlan]:
+    """Plans over all groups that can talk to each other; for a target, those of one strategy."""
+    several = len(every) > 1
+    if target is not None and several:
+        return _of_one_strategy(source, every, target)
+    mixed = _together(source, every, thorough=True)
+    _tell(mixed)
+    if not several or not mixed or spent():
+        return mixed
+    best = min(mixed, key=_step_s)  # composed by estimates, which exact prices put in another order
+    return sorted([*mixed, *_on_those_used(source, every, best)], key=_step_s)
+
+
+def _startable(found: Sequence[PricedPlan], target: Launcher) -> list[PricedPlan]:
+    """The plans that a target starts.
+
+    Raises:
+        UnsupportedError: it refuses all of them.
+    """
+    answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
+    able = [one for one, problems in answers if not problems]
+    if answers and not able:
+        raise UnsupportedError(list(dict.fromkeys(p for _, problems in answers for p in problems))[:8], code="MW420")
+    return able
 
 
 def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:

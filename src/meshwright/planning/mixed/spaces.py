@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.search.space import Space
+from meshwright.search.space import Space, uncomposed
 from meshwright.specs.cluster import ClusterSpec
 
 
@@ -35,8 +35,7 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             allowed.setdefault(axis, {}).update(dict.fromkeys(values))
     if len(refused) > len(cluster.groups):
         raise refused[0]
-    other = [name for name in allowed.get("tensor", ()) if name != "1d"]
-    if other:
+    if other := uncomposed("tensor", allowed.get("tensor", ())):
         raise UnsupportedError(
             what=f"tensor={other[0]} on a cluster of several groups",
             why="stages of unlike devices are composed with 1d tensor strategies",
@@ -44,7 +43,7 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             field="tensor",
             code="MW406",
         )
-    if any(value != "none" for value in allowed.get("offload", ())):
+    if uncomposed("offload", allowed.get("offload", ())):
         raise UnsupportedError(
             what="offload in a plan that is composed of stages",
             why="stages of unlike devices, and of parallelizers, keep their states on the devices",
@@ -52,6 +51,15 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             field="offload",
             code="MW406",
         )
+    for axis in ("tp_overlap", "prefetch"):
+        if other := uncomposed(axis, allowed.get(axis, ())):
+            raise UnsupportedError(
+                what=f"{axis}={other[0]} on a cluster of several groups",
+                why="stages of unlike devices compute whole micro-batches and gather the weights of the next layer",
+                fix=f"leave {axis} out, or plan one kind of device: --gpus {_largest(cluster)}",
+                field=axis,
+                code="MW406",
+            )
     return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
 
 

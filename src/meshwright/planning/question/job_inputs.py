@@ -115,7 +115,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     # A first workload of one sequence, so that its problems come with the others.
     first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
     if spec is not None:
-        first = _with_experts(job, spec, first, gather)
+        first = _with_feed_forwards(job, spec, first, gather)
     gather.done()
     assert spec is not None
     assert where is not None
@@ -143,8 +143,8 @@ def _check_together(job: JobFields, where: ClusterSpec | None, policy: Precision
         gather.attempt(lambda: check_computes(where.groups, policy))
 
 
-def _with_experts(job: JobFields, spec: ModelSpec, first: Workload | None, gather: Gather) -> Workload | None:
-    """A workload whose load of experts is that of the model; what is said of experts needs some."""
+def _with_feed_forwards(job: JobFields, spec: ModelSpec, first: Workload | None, gather: Gather) -> Workload | None:
+    """A workload whose load of experts is that of the model; what is said of experts, or of dense parts, needs some."""
     if first is not None:
         asked = first.update
         gather.attempt(lambda: require_rank(asked, spec))
@@ -156,6 +156,10 @@ def _with_experts(job: JobFields, spec: ModelSpec, first: Workload | None, gathe
             first = first if known is None else replace(first, expert_load=known)
     if not spec.is_moe and job.dispatch_dtype is not None:
         gather.problem(_no_experts(spec, "a number format of tokens sent to experts", "dispatch_dtype"), "MW203")
+    dense = any(not layer.mlp.absent and not layer.mlp.routed_experts for layer in spec.kinds())
+    if not dense and (job.mlp_tiles or 1) > 1:
+        what, why = f"mlp_tiles is {job.mlp_tiles}", f"tiles are of dense feed-forward layers, and {spec.name} has none"
+        gather.problem(Problem(what=what, why=why, fix="leave it out", field="mlp_tiles"), "MW203")
     return first
 
 

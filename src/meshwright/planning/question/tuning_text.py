@@ -51,7 +51,11 @@ def read_lora(lora: Adapters) -> Lora:
     if isinstance(lora, Lora):
         return lora
     problems: list[Problem] = []
-    given = dict(_pairs(lora, problems))
+    given: dict[str, Any] = {}
+    for name, value in _pairs(lora, problems):
+        if given.setdefault(name, value) != value:
+            what = f"--lora: {name} is {shortened(given[name])} and {shortened(value)}"
+            problems.append(Problem(what=what, why="it is said twice", fix="keep one of them", field="lora"))
     if "rank" not in given and not problems:
         problems.append(
             Problem(what=f"--lora {lora} states no rank", why="it decides what is trained", fix=_EXAMPLE, field="lora")

@@ -118,8 +118,7 @@ def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterato
                     vpp=chunks,
                     **recompute_fields(recompute),
                     recompute_layers=layers,
-                    sharding=sharding.name,
-                    shard_group=sharding.shard * row.cp_degree,
+                    **sharding.settings(row.cp_degree),
                 )
 
 

@@ -13,8 +13,8 @@ from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
 from meshwright.planning.repair.of_tuning import Otherwise
-from meshwright.search.axes import DEGREE_OF, only_in_groups, only_in_pipelines
-from meshwright.search.space import Space
+from meshwright.search.axes import DEGREE_OF, only_in_groups
+from meshwright.search.space import Space, only_in_pipelines
 from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec

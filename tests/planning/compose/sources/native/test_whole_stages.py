@@ -41,8 +41,9 @@ def drawn_ways(draw: random.Random, count: int) -> StageWays:
         head_s=column(0.0, 2.0),
         ends=column(0.0, 1.0)[:, None] * np.ones((1, 2)),
         update_s=column(0.0, 0.5),
-        shared_s=column(0.0, 0.2),
         sum_s=column(0.0, 1.0),
+        shared_s=np.stack([column(0.1, 0.2), column(0.0, 0.1)], axis=1),
+        scattered_s=np.stack([column(0.0, 0.4), column(0.3, 0.5)], axis=1),
         sequences=np.array([float(draw.randint(1, 3)) for _ in range(count)]),
         exposed=np.tile([0.2, 0.1], (count, 1)),
     )
@@ -106,6 +107,39 @@ def test_a_price_of_waiting_makes_no_stages_dearer_than_they_are(seed: int) -> N
     assert higher
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_price_of_a_layer_makes_no_stages_dearer_than_they_are(seed: int) -> None:
+    """Whatever the price; and of many micro-batches it sees waits and whole layers."""
+    draw = random.Random(seed)
+    ways, layers, batch = drawn_ways(draw, 3), 5, 8
+    higher = 0
+    for n, step_s, scale in itertools.product((1, 2, 5), (6.0, 9.0, 14.0, 30.0), (0.3, 1.0, 3.0)):
+        able = ways.take(n * ways.sequences <= batch)
+        if not len(able.worth):
+            continue
+        own = able.in_a_step(able.around_s(n, batch), n, n, batch)
+        exact = worth_of(ways, layers, n, batch, step_s)
+        fits = own.once_s <= step_s
+        free = layers * float((own.worth * own.once_s)[fits].min(initial=math.inf)) / step_s
+        if not math.isfinite(free):
+            continue
+        priced = own.at_a_price(layers, step_s, scale * free / layers)
+        assert priced <= exact * (1 + 1e-9)
+        higher += math.isfinite(exact) and priced > 1.02 * free
+    assert higher
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ways_that_are_left_out_are_beaten_by_others(seed: int) -> None:
+    draw = random.Random(seed)
+    ways, layers, batch = drawn_ways(draw, 12), 3, 8
+    stages = ways.in_a_step(ways.around_s(2, batch), 2, 2, batch)
+    kept = stages.undominated()
+    assert 0 < len(kept.worth) <= len(stages.worth)
+    for step_s in (8.0, 16.0):
+        assert kept.in_their_places(layers, step_s) == pytest.approx(stages.in_their_places(layers, step_s))
+
+
 def bounds_s(inputs: JobInputs) -> tuple[float, float]:
     """In any fractions, and by whole stages."""
     groups = inputs.cluster.groups
@@ -149,6 +183,15 @@ def test_no_composition_of_more_sequences_is_quicker_either() -> None:
     assert min(one.step_time_s for one in source.composed(source.whole, 6)) >= whole_s
 
 
+@pytest.mark.parametrize(("gpus", "batch"), [("48xH100,48xL40S", 96), ("64xH800,40xH100", 256)])
+def test_no_composition_of_few_sequences_on_many_devices_is_quicker(gpus: str, batch: int) -> None:
+    inputs = asked(gpus, batch, 32)
+    source = NativeSource(inputs, lambda part: Space())
+    known_s, whole_s = bounds_s(inputs)
+    assert known_s * 1.01 < whole_s == source.bound_s()
+    assert min(one.step_time_s for one in source.composed(source.whole, 6)) >= whole_s
+
+
 def test_only_few_sequences_that_pass_in_order_are_bounded_by_whole_stages() -> None:
     inputs = asked("2xH100,2xA100-80", 8, 8)
     job = inputs.model, inputs.workload
@@ -157,4 +200,6 @@ def test_only_few_sequences_that_pass_in_order_are_bounded_by_whole_stages() -> 
     many = asked("2xH100,2xA100-80", 128, 8)
     assert not bounds_stages(many.model, many.workload, 4, ("1f1b",))
     assert not bounds_stages(*job, 4, ("1f1b", "zb-v"))
-    assert not bounds_stages(*job, 128, ("1f1b",))
+    assert bounds_stages(*job, 128, ("1f1b",))
+    assert not bounds_stages(*job, 1024, ("1f1b",))
+    assert not bounds_stages(asked("2xH100", 1024, 8).model, asked("2xH100", 1024, 8).workload, 128, ("1f1b",))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded, slice_words
+from meshwright.planning.compose.sources.parallelizers.own_process import OwnProcess
 from meshwright.specs.plan import StrategyRun
 from tests.planning.compose.sources.parallelizers.slices import Half, island_of, job, slice_of
 
@@ -24,6 +25,23 @@ def test_an_honest_answer_is_taken_whole() -> None:
     assert len(ask(guarded)) == 1
     assert not guarded.skips
     assert (guarded.asked, guarded.taken) == (1, 1)
+
+
+class Says(Half):
+    every_size, slow = True, True
+
+
+class Silent:
+    def plan(self, *_: object) -> list[Any]:
+        return []
+
+
+def test_what_a_parallelizer_says_of_itself_is_passed_on_and_silence_means_no() -> None:
+    said, silent = Guarded(inner=Says({})), Guarded(inner=Silent())
+    assert (said.name, said.every_size, said.slow) == ("half", True, True)
+    assert (silent.name, silent.every_size, silent.slow) == ("Silent", False, False)
+    assert OwnProcess(name="asked", command=["asked"]).every_size is False
+    assert OwnProcess(name="asked", command=["asked"]).slow is False
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from meshwright.planning.compose.sources.native.stage_sequences import (
     promising,
 )
 from meshwright.planning.compose.sources.native.stages import StageOptions
+from meshwright.schedules import schedule_named
 from meshwright.shapes import Int
 
 SPLIT_WITHIN = {True: 0.04, False: 0.1}
@@ -89,10 +90,11 @@ class NativePipelines:
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
-        """Chunks of a stage that are tried; none where neither 1F1B nor its interleaved form may be used."""
+        """Chunks of a stage that are tried: one for every schedule but interleaved 1F1B, whose stages others take."""
         names, counts = self.islands.space.pinned("schedule"), self.islands.space.pinned("vpp")
         tried = self.chunks if counts is None else tuple(int(str(v)) for v in counts)
-        return tuple(v for v in tried if names is None or ("1f1b" if v == 1 else "interleaved") in names)
+        interleaved = [schedule_named(str(name)).name == "interleaved" for name in names or ()]
+        return tuple(v for v in tried if names is None or (not all(interleaved) if v == 1 else any(interleaved)))
 
     def through(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest pipelines through all of these parts, in any order, quickest first."""

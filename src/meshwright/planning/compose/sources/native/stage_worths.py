@@ -1,7 +1,7 @@
 """Stages of a pipeline in a step: what devices that hold all layers so are worth at least.
 
-Three relaxations of the same rules, of which the largest counts: waits at a price, places in steps of time, and the
-way of one micro-batch in steps of time.
+Four relaxations of the same rules, of which the largest counts: waits at a price, layers at a price by place, places in
+steps of time, and the way of one micro-batch in steps of time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from meshwright.shapes import Float, Int
 
 PLACES = 32
 """Parts of a step in which the way, or the wait, is counted; of each the whole ones."""
+MANY_PLACES = 64
+"""Parts of half a step in which the wait is counted where layers have a price."""
+PRICES = tuple(np.geomspace(0.95, 1.6, 6).tolist())
+"""Prices of a layer that are tried, over what devices may be worth a layer."""
+LIKELIEST = 12
+"""Ways with the least worth of a layer, to which others are compared."""
 ROUNDING = 1e-9
 
 
@@ -33,6 +39,19 @@ class Stages:
     """Seconds of a layer and one micro-batch, for which stages behind wait."""
     head_s: Float[np.ndarray, "ways"]
     """Seconds of one micro-batch behind the last layer."""
+
+    def undominated(self) -> Stages:
+        """The ways that none of the likeliest few beats in every number."""
+        names = Stages.__slots__
+        numbers = np.stack([getattr(self, name) for name in names], axis=1)
+        numbers = numbers[np.argsort(self.worth * self.once_s, kind="stable")]
+        place = 0
+        while place < min(LIKELIEST, len(numbers)):
+            kept = (numbers < numbers[place]).any(axis=1)
+            kept[: place + 1] = True
+            numbers = numbers[kept]
+            place += 1
+        return Stages(**dict(zip(names, numbers.T, strict=True)))
 
     def _held(self, layers: int, room_s: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """Layers, of that many at most, that a stage does in some time."""
@@ -58,6 +77,49 @@ class Stages:
         each = np.where(left_s > 0, worth * once_s / np.maximum(left_s, ROUNDING * step_s), np.inf).min(axis=1)
         head = (self.behind_s[able] / once_s).min() * each[0]
         return float(each.sum() + head)
+
+    def at_a_price(self, layers: int, step_s: float, layer_worth: float) -> float:
+        """K of any number of micro-batches: least worth by a price of a layer, over all places in a pipeline.
+
+        With  l_i <= h_i(W_i) = (T - W_i) / once_i  in whole layers, W_i what the stages ahead make stage i wait,
+
+            sum of c_i  >=  y L + min over stages of  sum of (c_i - y h_i(W_i))   for any price y of a layer
+
+        which is found from the longest wait to the shortest, in parts of it: stages that start in one part wait less
+        than the part among each other, but for the last of them, so that the others save no more than the part at their
+        best rate of saving.
+
+        Args:
+            layers: the number of layers, L.
+            step_s: the step without what it takes anyway, T.
+            layer_worth: what devices may be worth a layer.
+        """
+        price = layer_worth * np.array(PRICES)
+        unit = step_s / 2 / MANY_PLACES
+        room_s = step_s - np.arange(MANY_PLACES)[:, None] * unit
+        most, last = self._held(layers, room_s), self._held(layers, room_s - self.behind_s)
+        steps = np.floor(self.wait_s / unit + ROUNDING).astype(np.int64)
+        short = steps == 0
+        rate = unit / np.maximum(self.wait_s[short], ROUNDING * unit)
+        least = np.empty((MANY_PLACES, len(price)))
+
+        def over(held: Float[np.ndarray, "ways"]) -> Float[np.ndarray, "prices ways"]:
+            return np.asarray(np.where(held > 0, self.worth - price[:, None] * held, np.inf))
+
+        for place in reversed(range(MANY_PLACES)):
+            ends = np.where(last[place] >= 0, self.worth - price[:, None] * last[place], np.inf).min(axis=1)
+            own = over(most[place])
+            if place == MANY_PLACES - 1:
+                least[place] = ends + layers * np.minimum(own.min(axis=1), 0.0)
+                continue
+            behind = np.minimum(place + np.maximum(steps, 1), MANY_PLACES - 1)
+            more = (own + least[behind].T).min(axis=1)
+            saved = (own[:, short] * rate).min(axis=1, initial=0.0)
+            least[place] = np.minimum(saved + np.minimum(ends, more), least[place + 1])
+        alone = np.where(last[0] >= 0, self.worth - price[:, None] * last[0], np.inf).min(axis=1)
+        leads = over(self._held(layers, step_s - self.ahead_s)) + least[np.minimum(steps, MANY_PLACES - 1)].T
+        found = price * layers + np.minimum(alone, leads.min(axis=1))
+        return float(found.max())
 
     def on_their_way(self, layers: int, step_s: float) -> float:
         """K of a few micro-batches: least worth of the last layers by how much of the step their way may take."""

@@ -283,7 +283,7 @@ def _sharded(
     more = {name: getattr(costs, name) for name in EXTRA_BYTES}
     state = peak(dense_parameters=dense, expert_parameters=experts, **frozen, **more) - empty
     kept = peak(activations=costs.kept_bytes) - empty
-    largest = {"largest_dense": dense, "largest_expert": experts, "largest_frozen_bytes": sum(frozen.values())}
+    largest = {"largest_dense": dense, "largest_expert": experts, "largest_frozen_bytes": costs.gathered_bytes}
     transient = peak(transient=costs.transient_bytes, **largest) - empty
 
     usual = layers_per_device * devices[:, None]

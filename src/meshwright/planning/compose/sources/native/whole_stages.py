@@ -7,11 +7,13 @@ takes at least  w c_i = w a t / x  of the cluster, each device of kind k being w
     its place      sum over j < i of s_j + n l_i s_i <= T     it waits for a layer of each stage before it
     the way        sum of l_i s_i <= T         of one micro-batch; looked at up to MOST_ON_THE_WAY of them
 
-K(n, T), the least sum of c_i that holds all layers so, is found layer by layer, by a price of waiting, by place and by
-way (`stage_worths`), and the largest counts. Pipelines that train B sequences are worth B min_n K(n, T) / n at least:
-no step is shorter than the first T for which that is no more than all devices are worth.
+K(n, T), the least sum of c_i that holds all layers so, is found by a price of waiting, by one of a layer and, of few
+devices, layer by layer, by place and by way (`stage_worths`), and the largest counts. Pipelines that train B sequences
+are worth B min_n K(n, T) / n at least: no step is shorter than the first T for which that is no more than all devices
+are worth.
 
-    u_i  the update, of a rank's share or whole, and what of gradients no backward hides, where there are two copies
+    u_i  the update, whole beside two copies, or an r-th of it beside gradients and weights of r ranks that share it,
+         the least over r; and what of gradients no backward hides
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import all_reduce_lines
+from meshwright.kernels.collectives import all_gather_lines, all_reduce_lines
 from meshwright.kernels.lines import LevelRates
 from meshwright.ops.edges import edge_works
 from meshwright.planning.compose.sources.native.bound import (
@@ -46,12 +48,12 @@ NEAR = 1.05
 """Times the least of several numbers that the largest is at most."""
 LEAST_GAIN, FARTHEST = 1.01, 1.6
 """Times the bound that is known from which, and up to which, whole stages are looked at, at one choice of prices."""
-HALVINGS = 6
-"""Halvings of the interval between these in which the bound lies."""
-POWERS = (1.0, 1.1, 1.2)
+WITHIN = 0.006
+"""Share of the bound to which it is searched."""
+POWERS = (1.1, 1.0, 1.2)
 """Powers of a kind's speed that its devices are worth: whole layers and sequences suit slower ones less."""
-MOST_DEVICES, FEW = 64, 16
-"""Devices, and sequences of each, up to which stages are bounded: of more, whole ones lose little."""
+MOST_CLOSELY, MOST_DEVICES, FEW = 64, 512, (16, 4)
+"""Devices up to which stages are bounded closely, and at all; sequences of each up to which they are, either way."""
 IN_ORDER = ("gpipe", "1f1b", "interleaved")
 """Schedules whose micro-batches pass the workers in order, each task whole."""
 
@@ -74,10 +76,12 @@ class StageWays:
     """Parameters ahead of the first layer and behind the last, over those of a layer; the latter always count."""
     update_s: Float[np.ndarray, "ways"]
     """Update of a layer that no other rank has."""
-    shared_s: Float[np.ndarray, "ways"]
-    """Update of a layer that all ranks share, and its weights on their way back."""
     sum_s: Float[np.ndarray, "ways"]
     """Gradients of a layer over two copies, by themselves."""
+    shared_s: Float[np.ndarray, "ways sharers"]
+    """Update of a layer that some ranks share, and its weights on their way back."""
+    scattered_s: Float[np.ndarray, "ways sharers"]
+    """Gradients of a layer to as many ranks, by themselves."""
     sequences: Float[np.ndarray, "ways"]
     """Sequences of a micro-batch on a rank: the fewest that the row stands for."""
     exposed: Float[np.ndarray, "ways 2"]
@@ -92,18 +96,20 @@ class StageWays:
         """
         late, slowed = self.exposed.T
 
-        def left_s(sum_s: Float[np.ndarray, "ways"]) -> Float[np.ndarray, "ways"]:
+        def left_s(sum_s: Float[np.ndarray, "... ways"]) -> Float[np.ndarray, "... ways"]:
             early_s = sum_s * (1.0 - late)
             return sum_s * late + np.maximum(early_s - micro_batches * self.backward_s, early_s * slowed)
 
-        apart_s = np.minimum(self.update_s + left_s(self.sum_s), self.shared_s + left_s(self.sum_s / 2))
+        shared_s = (self.shared_s.T + left_s(self.scattered_s.T)).min(axis=0)
+        apart_s = np.minimum(self.update_s + left_s(self.sum_s), shared_s)
         return np.where(micro_batches * self.sequences >= batch, np.minimum(self.update_s, apart_s), apart_s)
 
     def at_ends_s(self, micro_batches: float, batch: float) -> Float[np.ndarray, "ways 2"]:
         """Seconds of parameters ahead of the first layer and behind the last, if all that they may hide were hidden."""
         late, slowed = self.exposed.T
         seen = late + (1.0 - late) * slowed
-        apart_s = np.minimum(self.update_s + seen * self.sum_s, self.shared_s + seen * self.sum_s / 2)
+        shared_s = (self.shared_s + seen[:, None] * self.scattered_s).min(axis=1)
+        apart_s = np.minimum(self.update_s + seen * self.sum_s, shared_s)
         alone = micro_batches * self.sequences >= batch
         return self.ends * np.where(alone, np.minimum(self.update_s, apart_s), apart_s)[:, None]
 
@@ -159,7 +165,7 @@ def bounds_stages(model: ModelSpec, workload: Workload, devices: int, schedules:
     plain = workload.training and not workload.sequence_lengths and model.tuning is None and not model.streams
     # Of mixtures of experts, whose weights fill the memory and not the step, nothing was gained.
     plain = plain and not model.is_moe
-    few = devices <= MOST_DEVICES and workload.global_batch <= FEW * devices
+    few = devices <= MOST_DEVICES and workload.global_batch <= FEW[devices > MOST_CLOSELY] * devices
     return plain and few and {*schedules} <= {*IN_ORDER} and not model.tower_layers
 
 
@@ -211,17 +217,29 @@ def _least_at_prices(
     ways, batch = stage_ways(fleet, workload, values), float(workload.global_batch)
     full = float(values @ [count for _, count in fleet.devices])
     always_s = min(hardware.software.step_s for hardware, _ in fleet.devices)
+    # Long lists of stages lose little of a whole one, which a price of a layer does not see.
+    closely = sum(count for _, count in fleet.devices) <= MOST_CLOSELY
+    sizes, short_s = _sizes(1, int(batch)), dict[tuple[int, int], float]()
 
     def enough(step_s: float) -> bool:
-        return batch * least_worth(ways, layers, batch, step_s - always_s, full / batch) <= full
+        for place, size in enumerate(sizes):
+            # What is too little for a step is too little for a shorter one.
+            if step_s <= short_s.get(size, 0.0):
+                continue
+            worth = _worth_of_size(ways, layers, batch, step_s - always_s, full / batch, size, closely=closely)
+            if batch * worth <= full:
+                sizes.insert(0, sizes.pop(place))
+                return True
+            short_s[size] = step_s
+        return False
 
-    low, high = LEAST_GAIN * known_s, FARTHEST * known_s
-    if enough(low):
+    low_s, high_s = LEAST_GAIN * known_s, FARTHEST * known_s
+    if enough(low_s):
         return known_s
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return low
+    while high_s - low_s > WITHIN * known_s:
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if enough(middle_s) else (middle_s, high_s)
+    return low_s
 
 
 def least_worth(ways: StageWays, layers: int, batch: float, step_s: float, below: float) -> float:
@@ -238,28 +256,45 @@ def least_worth(ways: StageWays, layers: int, batch: float, step_s: float, below
         No more than enough where the least is; else more, or infinity.
     """
     found = math.inf
-    for fewest, most in _sizes(1, int(batch)):
-        around_s = ways.around_s(float(most), batch)
-        once_s = fewest * ways.layer_s + around_s
-        able = (once_s <= step_s) & (fewest * ways.sequences <= batch)
-        if not able.any():
-            continue
-        # Stages cut anywhere are worth no more, nor is any stage beside others cut so.
-        layer_worth = float((ways.worth * once_s)[able].min()) / step_s
-        rest = np.maximum(layers - np.floor(step_s / once_s + ROUNDING), 0.0)
-        able &= np.maximum(ways.worth + layer_worth * rest, layer_worth * layers) <= below * most
-        if not able.any():
-            continue
-        own = ways.take(able).in_a_step(around_s[able], float(fewest), float(most), batch)
-        worth = own.waiting(layers, step_s)
-        if worth <= below * most:
-            worth = max(worth, own.in_their_places(layers, step_s))
-        if most <= MOST_ON_THE_WAY and worth <= below * most:
-            worth = max(worth, own.on_their_way(layers, step_s))
-        found = min(found, worth / most)
+    for size in _sizes(1, int(batch)):
+        found = min(found, _worth_of_size(ways, layers, batch, step_s, below, size))
         if found <= below:
             return found
     return found
+
+
+def _worth_of_size(
+    ways: StageWays,
+    layers: int,
+    batch: float,
+    step_s: float,
+    below: float,
+    size: tuple[int, int],
+    *,
+    closely: bool = True,
+) -> float:
+    """What devices for one sequence of a step are worth, of a pipeline with the fewest to the most micro-batches."""
+    fewest, most = size
+    around_s = ways.around_s(float(most), batch)
+    once_s = fewest * ways.layer_s + around_s
+    able = (once_s <= step_s) & (fewest * ways.sequences <= batch)
+    if not able.any():
+        return math.inf
+    # Stages cut anywhere are worth no more, nor is any stage beside others cut so.
+    layer_worth = float((ways.worth * once_s)[able].min()) / step_s
+    rest = np.maximum(layers - np.floor(step_s / once_s + ROUNDING), 0.0)
+    able &= np.maximum(ways.worth + layer_worth * rest, layer_worth * layers) <= below * most
+    if not able.any():
+        return math.inf
+    own = ways.take(able).in_a_step(around_s[able], float(fewest), float(most), batch).undominated()
+    worth = own.waiting(layers, step_s)
+    if worth <= below * most:
+        worth = max(worth, own.at_a_price(layers, step_s, below * most / layers))
+    if worth <= below * most and closely:
+        worth = max(worth, own.in_their_places(layers, step_s))
+        if most <= MOST_ON_THE_WAY and worth <= below * most:
+            worth = max(worth, own.on_their_way(layers, step_s))
+    return worth / most
 
 
 def stage_ways(fleet: Fleet, workload: Workload, values: Float[np.ndarray, "kinds"]) -> StageWays:
@@ -297,11 +332,14 @@ def _of_kind(fleet: Fleet, number: int, workload: Workload, value: float) -> Sta
     at = hardware.achieved_memory_bytes_per_s
     update_s = parameters * touched_bytes(workload) / at
     touches_s = parameters * hardware.software.gradient_touches * precision.bytes_of("gradients") / at
-    slope = {int(degree): _sum_s_per_byte(hardware, int(degree), fleet) for degree in np.unique(tensor)}
-    sum_s = parameters * precision.bytes_of("reduce") * np.array([slope[int(degree)] for degree in tensor])
+    sharers = _sharers(every)
+    slopes = {int(degree): _s_per_byte(hardware, int(degree), fleet, sharers) for degree in np.unique(tensor)}
+    size_bytes = parameters * precision.bytes_of("reduce")
+    scattered_s = size_bytes[:, None] * np.array([slopes[int(degree)][1] for degree in tensor])
+    shares = np.minimum([float(most) for _, most in sharers], every / tensor[:, None])
     late, slowed = 1.0 - hardware.software.overlap, 1.0 - 1.0 / hardware.efficiency.overlap_slowdown
     # Weights come back once a step, half of the traffic of a sum, at the width that they have on the way.
-    back_s = sum_s / 2 * precision.gathered_bytes / precision.bytes_of("reduce") * (late + (1.0 - late) * slowed)
+    back_s = scattered_s * precision.gathered_bytes / precision.bytes_of("reduce") * (late + (1.0 - late) * slowed)
     return StageWays(
         worth=value * ranks[row] / last,
         layer_s=np.maximum(device_s[row] * part, passed_s[row]),
@@ -311,8 +349,9 @@ def _of_kind(fleet: Fleet, number: int, workload: Workload, value: float) -> Sta
         head_s=fleet.head_s[number] * part,
         ends=np.array(fleet.ends) / (parameters * tensor)[row, None],
         update_s=(update_s + touches_s)[row],
-        shared_s=(update_s * tensor / every + back_s)[row],
-        sum_s=sum_s[row],
+        sum_s=(size_bytes * np.array([slopes[int(degree)][0] for degree in tensor]))[row],
+        shared_s=(update_s[:, None] / np.maximum(shares, 1.0) + back_s)[row],
+        scattered_s=scattered_s[row],
         sequences=first,
         exposed=np.tile([late, slowed], (len(row), 1)),
     )
@@ -328,15 +367,33 @@ def _sizes(first: int, last: int) -> list[tuple[int, int]]:
     return found
 
 
-def _sum_s_per_byte(hardware: Hardware, tensor: int, fleet: Fleet) -> float:
-    """Seconds of a byte of gradients over two ranks or more, a tensor group apart, where that is the quickest."""
+def _sharers(every: int) -> list[tuple[int, int]]:
+    """Fewest and most ranks that share the states of a layer: a few classes of up to all devices."""
+    fewest = [count for count in (2, 3, 4, 6, 8, 16, 32) if count <= max(every, 2)]
+    return list(zip(fewest, [*(count - 1 for count in fewest[1:]), max(every, 2)], strict=True))
+
+
+def _s_per_byte(
+    hardware: Hardware, tensor: int, fleet: Fleet, sharers: Sequence[tuple[int, int]]
+) -> tuple[float, list[float]]:
+    """Seconds of a byte of gradients over two ranks or more, and to each class of ranks that share them.
+
+    As many ranks, a tensor group apart, as can stand in an innermost domain, where that is the quickest: others only
+    add. No class is quicker than one of fewer ranks.
+    """
     near = hardware.domain_sizes[0] // tensor
     if near > 1 or not fleet.between_bytes_per_s:
-        inside: tuple[Int[np.ndarray, "groups"], ...] = (np.arange(2, max(near, 2) + 1),)
+        ranks = np.arange(2, max(near, 2) + 1)
+        inside: tuple[Int[np.ndarray, "groups"], ...] = (ranks,)
         rates: tuple[LevelRates, ...] = hardware.rates[:1]
     else:
+        ranks = np.arange(2, sharers[-1][0] + 1)
         apart = replace(
             hardware.rates[-1], bandwidth_bytes_per_s=fleet.between_bytes_per_s, efficiency=1.0, mesh_peers=0
         )
-        inside, rates = (np.array([1]), np.array([2])), (hardware.rates[0], replace(apart, few_ranks=None, quick=None))
-    return float(all_reduce_lines(inside=[members.astype(float) for members in inside], rates=rates).s_per_byte.min())
+        inside, rates = (np.ones_like(ranks), ranks), (hardware.rates[0], replace(apart, few_ranks=None, quick=None))
+    members = [level.astype(float) for level in inside]
+    summed, gathered = (
+        lines(inside=members, rates=rates).s_per_byte.min(axis=0) for lines in (all_reduce_lines, all_gather_lines)
+    )
+    return float(summed.min()), [float(gathered[min(fewest, ranks[-1]) - 2 :].min()) for fewest, _ in sharers]

@@ -125,6 +125,8 @@ def _application(part: ModelSlice, workload: Workload) -> Application:
 def _unknown(layer: LayerSpec) -> Iterator[str]:
     if layer.residuals > 1:
         yield "copies of the residual stream"
+    if layer.residual_blocks:
+        yield "attention to outputs of earlier blocks"
     if not isinstance(layer.mlp, DenseMlp):
         yield "experts" if layer.mlp.routed_experts else f"feed-forward parts of the kind {layer.mlp.kind!r}"
     if isinstance(layer.attention, LatentAttention):
