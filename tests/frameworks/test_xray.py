@@ -101,6 +101,9 @@ def test_a_rank_of_torchtitan_is_as_in_our_list() -> None:
     seen = mw.xray("llama-3.2-1b", plan=plan, cluster="8xH100", seq_len=1024, framework="torchtitan")
     assert [row for row in seen.products if not row.same] == []
     assert [row for row in large(seen) if row.group == "tp" and not row.same] == []
+    # Whole weights of a layer are there while it runs, and no longer.
+    traced, ours = (sum(getattr(row, name) for row in seen.memory) for name in ("seen_bytes", "ours_bytes"))
+    assert traced == pytest.approx(ours, rel=0.05)
 
 
 def test_a_class_of_transformers_is_as_in_our_list(tmp_path: Path) -> None:

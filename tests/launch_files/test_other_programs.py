@@ -25,6 +25,12 @@ from meshwright.launch_files.other_programs import of_another
         ('name: a\n"on": push\njobs:\n  a: {uses: NVIDIA-NeMo/Automodel}\n', "a workflow of GitHub"),
         ("name: a\ndescription: step_scheduler of nemo_automodel\nruns:\n  using: composite\n", "an action of GitHub"),
         ("defaults:\n  - train: 7b\nexperiment:\n  exp_name: a\naction: run\n", "FlagScale's configuration"),
+        ("trainer: {}\ndistributed_strategy: {}\ndata: {}\n", "NeuronX Distributed Training's configuration"),
+        ("trainer: {}\nremote_critic_rm: {}\nmodel: {}\n", "NeMo-Aligner's configuration"),
+        (
+            "apiVersion: a/v1\nkind: Workflow\nspec:\n  args: {pipe-parallel-size: 4, model-parallel-size: 2}\n",
+            "Kubernetes",
+        ),
         ("work_group: amd\nmodules:\n  trainer: {}\n", "Primus' configuration"),
     ],
 )
@@ -41,6 +47,12 @@ def test_a_file_of_nobody_known_names_the_choices() -> None:
         of_another("run.yaml", "run_name: a\nmodel: {}\ntrain_dataset: {}\ndevice_train_microbatch_size: auto\n")
         is None
     )
+    policies = of_another("config_registry.py", "from torchtitan.experiments.rl.trainer import RLTrainer\n")
+    assert policies is not None
+    assert "rollouts" in policies.why
+    recipe = of_another("qwen3.py", "from megatron.bridge.models.qwen import Qwen3ModelProvider32B\n")
+    assert recipe is not None
+    assert "--from hydra" in recipe.fix
     ladder = of_another("ladder.py", "from olmo_core.model_ladder import ModelLadder\n")
     assert ladder is not None
     assert "OLMo-core's" in ladder.what
@@ -78,3 +90,10 @@ def test_an_unknown_option_that_says_no_plan_is_not_asked_for(tmp_path: Path) ->
     assert not report.violations
     script.write_text(f"W=$(python3 -c 1)\npython3 -m MaxText.train base.yml {words} per_device_batch_size=$W\n")
     assert "per_device_batch_size is not known" in check(script, cluster="8xH100", search=False).violations[0].what
+
+
+def test_a_script_of_nemo_2_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "pretrain.py"
+    path.write_text("from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)\n")
+    with pytest.raises(InputError, match=r"'pretrain.py' is a script of NeMo 2"):
+        check(path, cluster="16xH100")

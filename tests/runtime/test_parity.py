@@ -77,6 +77,16 @@ def test_ten_steps_in_32_bits() -> None:
     check_case(Case(model="gpt-tiny", ranks="data", row=row, dtype="fp32"), layers=1, steps=10)
 
 
+@pytest.mark.parametrize("modules", [("mlp",), ("core_attn", "layernorm", "mlp")])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_context_ranks_sum_what_is_computed_again_once(modules: tuple[str, ...], tp: int) -> None:
+    """A checkpoint stands between the sum over context ranks and the gradient."""
+    row = PlanRow(tp=tp, dp=2, cp=(("p2p", 2),), mbs=4, gbs=SAMPLES, recompute="sel", recompute_modules=modules)
+    check_case(
+        Case(model="gpt-tiny", ranks="context", row=replace(row, sharding="z1"), dtype="fp64"), layers=1, steps=2
+    )
+
+
 def test_context_and_expert_ranks_in_workers_of_their_own() -> None:
     row = PlanRow(pp=2, dp=2, cp=(("p2p", 2),), ep=4, mbs=4, gbs=SAMPLES, sharding="z2")
     own = replace(training("moe-tiny", row, 1), backend="processes", timeout_s=120.0)

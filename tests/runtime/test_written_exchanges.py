@@ -91,6 +91,39 @@ def test_keys_and_values_go_around_the_ring_or_are_gathered() -> None:
     assert gathered == pytest.approx(LAYERS * 2 * 2 * keys * ELEMENT, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("words", "sharding"),
+    [
+        ("dp4.cp2.mbs2", "z0"),
+        ("dp4.cp2-a2a.mbs2.rc-full", "z1"),
+        ("tp2.dp2.cp2-ag.mbs2", "z1"),
+        ("dp1.cp2.mbs4.rc-sel-mlp", "z0"),
+    ],
+)
+def test_context_ranks_sum_gradients_once_a_step_with_data_ranks(words: str, sharding: str) -> None:
+    """Micro-batches are added up on each rank by itself; one reduction over data and context ranks stands behind."""
+    row = parse_row(f"{words}.gbs{SAMPLES}", devices=8, global_batch=SAMPLES, schedules=())
+    ranks = row.dp * row.cp_degree
+    own = scaled_model(TINY["llama-tiny"], layers=LAYERS).parameters * ELEMENT / row.tp
+    found = sent("llama-tiny", f"{words}.{sharding}")
+    once = own * (ranks - 1) / ranks
+    wanted = {"gradients0": 2 * once} if sharding == "z0" else {"gradients0": once, "whole0": once}
+    assert {name: found[name].sent_bytes for name in wanted} == pytest.approx(wanted, rel=0.01)
+    # Tensor ranks that share the tokens of norms sum these with every micro-batch.
+    of_norms = (2 * LAYERS + 1) * HIDDEN * ELEMENT * (row.tp > 1)
+    for program, times in (("B0", 1), ("B0+", row.micro_batches - 1)):
+        assert found[program].result_bytes.get("all-reduce", 0) == times * of_norms
+
+
+@pytest.mark.parametrize(("words", "of_stream"), [("dp4.cp2.z3.mbs2", 0), ("tp2.dp2.cp2.z2.mbs4", LAYERS * 2 + 1)])
+def test_context_ranks_scatter_shards_of_gradients_together_with_data_ranks(words: str, of_stream: int) -> None:
+    row = parse_row(f"{words}.gbs{SAMPLES}", devices=8, global_batch=SAMPLES, schedules=())
+    shards = scaled_model(TINY["llama-tiny"], layers=LAYERS).parameters * ELEMENT / row.devices
+    part = row.mbs * LENGTH / row.cp_degree / row.tp * HIDDEN * ELEMENT
+    backward = sent("llama-tiny", words)["B0"].result_bytes
+    assert backward["reduce-scatter"] == pytest.approx(shards + of_stream * part, rel=0.01)
+
+
 def test_tensor_ranks_gather_and_scatter_beside_experts() -> None:
     """Embedding and attentions scatter sums of the stream, which attentions and the head gather."""
     found = sent("moe-tiny", "tp2.dp4.ep4.mbs4")

@@ -20,7 +20,10 @@ ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
 LAUNCHER = "options of the launcher"
 """Stands for a configuration of Accelerate where its own options, and the trainer's, say all of it."""
-_ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "fsdp_config")
+_ENGINES = (
+    *("deepspeed", "deepspeed_config", "deepspeed_config_file", "deepspeed_config_path"),
+    *("ds_config", "ds_config_file", "ds_config_path", "config_file", "fsdp_config"),
+)
 """Options that name the configuration of an engine."""
 _SWITCHES = ("", "true", "false", "1", "0")
 

@@ -42,7 +42,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     text = read_text(path, "launch script")
     if "stages=" in text and _starts_launcher(path, text, outside):
         return "hydra"
-    if path.suffix in (".yaml", ".yml") and any(mark in text for mark in ("jobs:", "runs:")):
+    if path.suffix in (".yaml", ".yml") and any(mark in text for mark in ("jobs:", "runs:", "apiVersion:")):
         from meshwright.launch_files.other_programs import of_a_workflow  # few files are such
 
         if (workflow := of_a_workflow(path.name, text)) is not None:
@@ -52,7 +52,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
     if found == "megatron-deepspeed" and path.suffix in SCRIPTS and _without_deepspeed(path, text, outside):
         return "megatron"
-    if found in ("hydra", "automodel"):
+    if found in ("hydra", "automodel", "torchtitan"):
         _refuse_other(path, text)  # its names may be those of a part of another program's file
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
         found = _started_by(path, text, outside) or "megatron"
@@ -115,5 +115,5 @@ def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[
     """A script as bash means it, and what reads the files beside it."""
     read = NamedFiles(path.parent)
     said, known = outside.arguments, outside.environment
-    script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
+    script = read_script(text, name=path.name, arguments=said, environment=known, read=read, folder=read.start)
     return with_argument_files(replace(script, job=outside.job), read), read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,8 @@ class NamedFiles:
 
     folder: Path | None
     """Folder of the launch file; None for text that is in no file."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Texts that stand for files of these names."""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Where a path was found otherwise than it says from the folder, seen from there; filled as files are read."""
 
@@ -34,6 +36,8 @@ class NamedFiles:
 
         A path of another machine is taken by its end, and a name alone by the root of the project.
         """
+        if (text := self.held.get(Path(path).name)) is not None:
+            return text
         if self.folder is None or not path.strip():
             return None
         for way in self._ways(path, self.folder):
@@ -45,6 +49,11 @@ class NamedFiles:
             except (OSError, ValueError, InputError):
                 continue
         return None
+
+    @property
+    def start(self) -> str:
+        """Whole path of the folder; empty for text that is in no file."""
+        return "" if self.folder is None else self.folder.absolute().as_posix()
 
     def notes(self, names: set[str]) -> Iterator[str]:
         """Says which file was taken for a path, of files with these names."""

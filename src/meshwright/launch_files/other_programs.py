@@ -26,16 +26,16 @@ class _Other:
 _COMMANDS = "its steps run commands, and the plan is in what these start"
 _WORKFLOWS = (
     _Other("a workflow of GitHub", (r"on", r"jobs"), _COMMANDS, "check the script or configuration that a step starts"),
-    _Other("an action of GitHub", (r"runs", r"(?:inputs|description)"), _COMMANDS, "check the script that it starts"),
-)
-"""Files whose text may name programs and their options, as that of the programs' own files does."""
-_OTHERS = (
     _Other(
         "a manifest of Kubernetes",
         (r"apiVersion", r"kind"),
         "it starts a container, and the plan is in the command that the container runs",
-        "save that command as a script, and check it",
+        "save that command as a script, or the configuration in it as a file, and check it",
     ),
+    _Other("an action of GitHub", (r"runs", r"(?:inputs|description)"), _COMMANDS, "check the script that it starts"),
+)
+"""Files whose text may name programs and their options, as that of the programs' own files does."""
+_OTHERS = (
     _Other("verl's", (r"actor_rollout_ref",), _ROLLOUTS, _SFT),
     _Other("NeMo-RL's", (r"policy", r"(?:grpo|ppo|distillation|loss_fn)"), _ROLLOUTS, _SFT),
     _Other("NeMo-RL's", (r"grpo|distillation", r"defaults"), _ROLLOUTS, _SFT),
@@ -52,6 +52,8 @@ _OTHERS = (
         "its runner takes the plan from another file, in the folder and by the name behind `train:`",
         "check that file",
     ),
+    _Other("NeuronX Distributed Training's", (r"distributed_strategy", r"trainer", r"data"), _OWN_KEYS, _PRICED),
+    _Other("NeMo-Aligner's", (r"remote_\w+", r"trainer", r"model"), _ROLLOUTS, _SFT),
     _Other(
         "OLMo's",
         (r"run_name", r"model", r"data", r"(?:device_train_microbatch_size|global_train_batch_size|fsdp)"),
@@ -67,8 +69,35 @@ _OTHERS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module of Python by what it imports."""
+
+    mark: str
+    what: str
+    why: str
+    fix: str
+
+
+_OF_PYTHON = (
+    _Module("torchtitan.experiments.rl", "a configuration of torchtitan's policies", _ROLLOUTS, _SFT),
+    _Module(
+        "from nemo.collections import llm",
+        "a script of NeMo 2",
+        "its recipe is a function of NeMo, which is not run: what it sets is not known",
+        "check what the run writes: --from hydra, or price its plan: check MODEL --plan PLAN",
+    ),
+    _Module(
+        "from megatron.bridge",
+        "a module of Megatron-Bridge",
+        "no function in it makes a whole recipe by itself: its degrees are a caller's, or those of a recipe it changes",
+        "check the run_config.yaml that the run writes: --from hydra, or a command with its overrides",
+    ),
+)
+
+
 def of_a_workflow(name: str, text: str) -> Problem | None:
-    """Why a workflow is none that a plan is read of, whatever its steps name; None of other files.
+    """Why a workflow or manifest is none that a plan is read of, whatever it names; None of other files.
 
     Args:
         name: the name of the file.
@@ -84,6 +113,8 @@ def of_another(name: str, text: str) -> Problem | None:
         name: the name of the file.
         text: the text of the file.
     """
+    if name.endswith(".py") and (named := next((one for one in _OF_PYTHON if one.mark in text), None)) is not None:
+        return Problem(what=f"{name!r} is {named.what}", why=named.why, fix=named.fix, field="source")
     if name.endswith(".py") and "olmo_core" in text:
         why = "it makes several trainings, or none: one TransformerConfig and one TrainModuleConfig are read"
         return Problem(what=f"{name!r} is OLMo-core's", why=why, fix=_PRICED, field="source")

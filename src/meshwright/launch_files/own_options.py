@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.launch_files.trainer_option_names import BATCH
 
 _DEGREE = re.compile(
     r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)"
@@ -68,6 +73,44 @@ CALLED = {
     **dict.fromkeys(("use_8bit", "use_8bit_quantization"), "load_in_8bit"),
 }
 """What programs call options of TRL and of its trainer, whose names stand behind."""
+
+
+def batch_asked(own: Mapping[str, str], values: Mapping[str, object], spelled: Mapping[str, str]) -> Iterator[Problem]:
+    """Asks what a batch of the program itself counts, or which it has.
+
+    Args:
+        own: options of the program that are called a batch, with their values.
+        values: options of the trainer.
+        spelled: options that say the trainer's batch, by its names.
+    """
+    passes, steps = BATCH
+    left = [name for name in BATCH if name not in values]
+    if own and left:
+        named = " and ".join(f"{flag} {said}" for flag, said in own.items())
+        what = f"what {named} {'count' if len(own) > 1 else 'counts'} is not known"
+        why = "it is of the program itself: sequences of one device or of all, of one pass or of a step"
+        shown = {passes: f"{passes}={next(iter(own.values()))}", steps: f"{steps}=1"}
+        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
+        yield Problem(what=what, why=why, fix=fix, field=next(iter(own)))
+    elif passes in left and (flag := spelled.get(steps, "")).lstrip("-").replace("-", "_") in CALLED:
+        why = f"{flag} is of the program itself, and no option says its batch"
+        fix = f"give --set {passes}=N, as the program has it"
+        yield Problem(what="the sequences of one pass are not known", why=why, fix=fix, field=passes)
+
+
+def spelled_otherwise(launched: LaunchFile, title: str) -> Iterator[Problem]:
+    """Keys of a file that only other programs call so: what they set there is not read.
+
+    Args:
+        launched: the file as it is read.
+        title: the title of the target.
+    """
+    for one in launched.unpriced:
+        own = CALLED.get(one.option)
+        if own in (*BATCH, "gradient_checkpointing") and not leaves_alone(one.option, str(one.value)):
+            why = f"{title} has no such key, and its own, {own}, is read: the file may be another program's"
+            fix = f"write {own}, or price the plan that the program runs: check MODEL --plan PLAN"
+            yield Problem(what=f"{one.option} is {one.value}", why=why, fix=fix, field=one.option)
 
 
 def is_degree(name: str) -> bool:

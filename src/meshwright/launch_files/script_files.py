@@ -30,12 +30,14 @@ from meshwright.launch_files.engine_options import (
 from meshwright.launch_files.own_options import OWN_MODELS
 from meshwright.launch_files.program_words import (
     CONFIG_NAME,
+    adapters_path,
     missing_configs,
     missing_file,
     not_here,
     of_other_heads,
     of_several_models,
     of_towers,
+    unknown_configuration,
     unknown_file,
 )
 from meshwright.launch_files.trainer_around import engine_of, processes_of
@@ -43,6 +45,7 @@ from meshwright.launch_files.trainer_option_names import MODELS
 from meshwright.launch_files.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import Target, fsdp, overrides
+from meshwright.targets.adapters import CONFIG
 
 _OPTIONS = (ARGUMENTS, LAUNCHER, overrides.FILE)
 """Files that stand for words of the command."""
@@ -71,10 +74,11 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         return LaunchFile(row=None, layout=None, questions=asked, started=found.started)
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
-    beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len, "attention_kernel": options.attention}
+    lora = None if CONFIG in found.files else options.lora
+    beside: dict[str, Any] = {"lora": lora, "seq_len": options.seq_len, "attention_kernel": options.attention}
     if launched.spec is not None and launched.workload.get("seq_len") is not None:
         beside["seq_len"] = None  # who reads the whole model of options knows which length is taken
-    if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
+    if lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
         beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
     started = launched.started if found.started is None else found.started
     return replace(
@@ -195,7 +199,9 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     if target.name in _ENGINES_ALONE:
         questions += unknown_file(launch)
         problems += missing_file(launch, script, read)
-    problems += [*of_towers(launch), *of_other_heads(launch)]
+    of_others = [*of_towers(launch), *of_other_heads(launch), *of_several_models(launch)]
+    if of_others and not isinstance(at, Problem):
+        questions = []  # no answer would make it a plan
     return StartedWith(
         files=files,
         written=frozenset(files) & {LAUNCHER, BARE, *script.files},
@@ -207,7 +213,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         started=processes_of(launch, target, read),
         notes=tuple(engine_notes(launch)) if LAUNCHER in files else (),
         questions=tuple(questions),
-        problems=(*problems, *of_several_models(launch)),
+        problems=(*problems, *of_others),
     )
 
 
@@ -361,6 +367,7 @@ def _files(
         if not files:
             missing = [*missing_configs(launch), *(own or ())[:1]]
             questions += [not_here(path, launch) for path in missing]
+            questions += [] if missing or own is None else unknown_configuration(launch)
             files[BARE] = "{}"
         around = engine_of(launch, target, read)
         over = {**(around.keys if around else {}), **json.loads(overrides.as_file(target.overrides(launch)))}
@@ -374,5 +381,9 @@ def _files(
         options = read_trainer_options(launch)
         if options.arguments:
             files[ARGUMENTS] = json.dumps(options.arguments)
+        if target.name in _ENGINES_ALONE and (path := adapters_path(launch)):
+            text = read(f"{path}/{CONFIG}") or read(path)
+            files |= {CONFIG: text} if text is not None else {}
+            questions += [] if text is not None else [not_here(path, launch)]
         questions += options.questions if target.overrides is None else ()
     return files, questions

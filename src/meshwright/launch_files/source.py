@@ -16,13 +16,15 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.described import describes
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.megatron.script import trains
+from meshwright.formats.script_edit import written_at
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches, read_script
 from meshwright.formats.shell.values import known_text, literal, unknown_of
 from meshwright.launch_files.argument_files import with_argument_files
-from meshwright.launch_files.engine_options import ARGUMENTS
+from meshwright.launch_files.engine_options import ARGUMENTS, LAUNCHER
 from meshwright.launch_files.named_files import NamedFiles
 from meshwright.launch_files.nemo_launcher import launcher_config
-from meshwright.launch_files.script_files import read_through, started_with, with_settings
+from meshwright.launch_files.own_options import spelled_otherwise
+from meshwright.launch_files.script_files import BARE, read_through, started_with, with_settings
 from meshwright.launch_files.script_jobs import as_one_job, set_by_arguments
 from meshwright.launch_files.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
@@ -82,8 +84,10 @@ class LaunchSource:
     outside: Outside
     record: str = ""
     """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""
-    options: tuple[str, frozenset[str]] = ("", frozenset())
-    """A script, and the files of this source that are options in it."""
+    script: LaunchSource | None = None
+    """The script that starts a program with these files; None where they are what the user starts."""
+    options: frozenset[str] = frozenset()
+    """Names of the files that are options in the script."""
 
     @classmethod
     def of(
@@ -138,11 +142,11 @@ class LaunchSource:
         script, _ = as_one_job(self._script(self.text), self._read_script)
         found = started_with(script, self.target, self.near)
         names = sorted(found.files, key=lambda name: name in self.target.beside)
-        if not names or found.written or found.questions:
+        if not names or found.questions or not found.written.isdisjoint((LAUNCHER, BARE)):
             return None
         options = frozenset(names) & {ARGUMENTS, overrides.FILE}
         files = {name: found.files[name] for name in names}
-        return replace(self, files=files, outside=Outside(), options=(self.name, options))
+        return replace(self, files=files, outside=Outside(), script=self, options=options)
 
     def commands(self, text: str) -> frozenset[int]:
         """Lines of a script's trainings, where it starts several.
@@ -259,6 +263,7 @@ class LaunchSource:
             arguments=self.outside.arguments,
             environment=self.outside.environment,
             read=self.near,
+            folder=self.near.start,
         )
 
     def _script(self, text: str) -> Script:
@@ -288,14 +293,14 @@ class LaunchSource:
         return {name: held for name, held in self._named(script).items() if name not in script.files}
 
     def written(self, text: str) -> dict[str, str]:
-        """Text, by name, of the configurations in JSON that a script writes itself and holds letter by letter.
+        """Text, by name, of the configurations that a script writes itself, line by line.
 
         Args:
             text: the text of the script.
         """
         files = self._as_bash_means(text).files
         known = {name: known_text(held) for name, held in files.items() if unknown_of(held) is None}
-        return {name: held for name, held in known.items() if name.endswith(".json") and text.count(held) == 1}
+        return {name: held for name, held in known.items() if written_at(text, held) is not None}
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
         """Files of this source, edited, as its target reads them."""
@@ -308,7 +313,13 @@ class LaunchSource:
             why = f"{self.name or 'the text'} is no bash script, and says one job"
             raise InputError(Problem(what="--job is given", why=why, fix="leave it out", field="job"))
         assert self.target.read is not None
-        return self._with_places(self.target.read(files, self.devices))
+        launched = self.target.read(files, self.devices)
+        spelled = tuple(spelled_otherwise(launched, self.target.title)) if self.target.name in _TRAINERS_KEYS else ()
+        return self._with_places(replace(launched, problems=(*launched.problems, *spelled)))
+
+
+_TRAINERS_KEYS = ("llamafactory", "axolotl")
+"""Targets whose keys are those of a trainer, which other programs spell in other ways."""
 
 
 def _record(source: str | os.PathLike[str], source_format: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from meshwright.formats.shell import Launch, processes
+from meshwright.formats.shell.values import known_text
 from meshwright.targets import TARGETS, Target
 
 TRAINERS = ("llamafactory", "axolotl")
@@ -46,9 +47,12 @@ def engine_of(launch: Launch, target: Target, read: Read) -> Around | None:
 
 
 def processes_of(launch: Launch, target: Target, read: Read) -> int | None:
-    """Processes that a launcher starts, by its words or its configuration."""
+    """Processes that a launcher starts, by its words or its configuration; Python alone on one device is one."""
     stated, unknown = processes(launch.launcher)
     if stated is not None or unknown is not None:
         return stated
     around = engine_of(launch, target, read)
-    return None if around is None else around.started
+    if around is not None:
+        return around.started
+    visible = known_text(launch.environment.get("CUDA_VISIBLE_DEVICES") or ())
+    return 1 if visible.isdecimal() and not launch.distributed else None

@@ -11,7 +11,15 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.launch_files.own_options import CALLED, OWN_BATCH, OWN_MODELS, changes_plan, is_degree, leaves_alone
+from meshwright.launch_files.own_options import (
+    CALLED,
+    OWN_BATCH,
+    OWN_MODELS,
+    batch_asked,
+    changes_plan,
+    is_degree,
+    leaves_alone,
+)
 from meshwright.launch_files.trainer_option_names import (
     ADAPTED,
     ADAPTERS,
@@ -166,7 +174,11 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         places=found.places,
         spelled=found.spelled,
         factory=factory,
-        questions=(*questions_for(found.opened.values()), *_batch_asked(batch, values), *_adapters_asked(values)),
+        questions=(
+            *questions_for(found.opened.values()),
+            *batch_asked(batch, values, found.spelled),
+            *_adapters_asked(values, found.own),
+        ),
     )
 
 
@@ -343,8 +355,13 @@ def _options(words: Sequence[Word]) -> Iterator[tuple[str, str | None, Sequence[
         yield flag, attached if equals else None, [word] if equals else words[at + 1 : end], word.place
 
 
-def _adapters_asked(values: Mapping[str, object]) -> Iterator[Problem]:
-    """Asks whether adapters are trained, and what of them no option says."""
+def _adapters_asked(values: Mapping[str, object], chat: Mapping[str, str]) -> Iterator[Problem]:
+    """Asks whether adapters are trained, and what of them no option says.
+
+    Args:
+        values: what is known, by name.
+        chat: options of the program itself that say where adapters are.
+    """
     ranked = next((name for name in ("lora_r", "lora_target_modules") if name in values), None)
     stored = any(values.get(name) in (True, 1, "") for name in ("load_in_4bit", "load_in_8bit"))
     if ranked is not None and not stored and not any(name in values for name in ("use_peft", "use_lora", "use_dora")):
@@ -355,9 +372,9 @@ def _adapters_asked(values: Mapping[str, object]) -> Iterator[Problem]:
     own = values.get("use_lora") in (True, 1, "") or (stored and values.get("use_lora") is not False)
     if left and own and "use_peft" not in values:
         what = f"{' and '.join(left)} of the adapters {'are' if len(left) > 1 else 'is'} not known"
-        said = (
-            "--use_lora is" if "use_lora" in values else "weights in 4 or 8 bits are trained through adapters, which is"
-        )
+        bits = "weights in 4 or 8 bits are trained through adapters, which is"
+        given = next((name for name in _OF_CHAT if name in chat), "use_lora" if "use_lora" in values else "")
+        said = f"--{given} is" if given else bits
         why = f"{said} an option of the program itself, which has a default of its own"
         shown = {"lora_r": "lora_r=16", "lora_target_modules": "lora_target_modules=q_proj,v_proj"}
         fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
@@ -369,18 +386,6 @@ def _own_batch(found: _Collected) -> dict[str, str]:
     own = {flag: said for flag, said in found.changes.items() if _name(flag) in OWN_BATCH}
     found.changes = {flag: said for flag, said in found.changes.items() if flag not in own}
     return own
-
-
-def _batch_asked(own: Mapping[str, str], values: Mapping[str, object]) -> Iterator[Problem]:
-    """Asks what a batch of the program itself counts."""
-    left = [name for name in BATCH if name not in values]
-    if own and left:
-        named = " and ".join(f"{flag} {said}" for flag, said in own.items())
-        what = f"what {named} {'count' if len(own) > 1 else 'counts'} is not known"
-        why = "it is of the program itself: sequences of one device or of all, of one pass or of a step"
-        shown = {BATCH[0]: f"{BATCH[0]}={next(iter(own.values()))}", BATCH[1]: f"{BATCH[1]}=1"}
-        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
-        yield Problem(what=what, why=why, fix=fix, field=next(iter(own)))
 
 
 def _value(text: str) -> object:

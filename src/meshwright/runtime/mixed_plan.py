@@ -14,7 +14,7 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Work
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.shardings import SHARDINGS
-from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
+from meshwright.specs.strategy import TENSOR_OVERLAPS, ExpertParallel, LayerStrategy, Recompute
 from meshwright.strategies import CONTEXTS
 from meshwright.targets.run.rules import module_refusals
 
@@ -304,6 +304,13 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
             field="plan",
             why="stages of unlike devices split matrices in one dimension",
             fix="use 1d there, or a plan of equal stages",
+        )
+    if row.tp_overlap == "halves":
+        yield Problem(
+            what=f"{TENSOR_OVERLAPS['halves']} in {where}",
+            field="plan",
+            why="layers of stages of unlike devices compute whole micro-batches",
+            fix="leave it out, or a plan of equal stages",
         )
     parts = row.cp_degree * (2 if any(CONTEXTS[kind].layout == "zigzag" for kind, _ in row.cp) else 1)
     if seq_len % parts:

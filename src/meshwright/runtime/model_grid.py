@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
 from meshwright.compiler.grid import DeviceGrid
@@ -17,7 +18,7 @@ from meshwright.zoo.model import Model
 
 
 def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
-    """The grid of a stage's devices, with blocks where the model writes what its tensor ranks send.
+    """The grid of a stage's devices, with blocks where the model writes what its tensor or context ranks send.
 
     Args:
         row: the plan.
@@ -25,7 +26,9 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
         seq_len: tokens of a sample.
     """
     grid = grid_of(row)
-    if grid is None or grid.blocks is not None or row.tp == 1 or not isinstance(model, Decoder):
+    if grid is None or grid.blocks is not None or not isinstance(model, Decoder):
+        return grid
+    if row.tp == 1 and (row.cp_degree == 1 or model.spec.is_moe):
         return grid
     layers = [layer for layer in model.spec.kinds() if _is_shared_evenly(layer, row.tp)]
     whole = schedule_named(row.schedule).sections() == 1
@@ -33,7 +36,10 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     if not whole or not shared or len(layers) < len(model.spec.kinds()):
         return grid
     keys = gcd(row.tp, *(layer.attention.kv_heads for layer in layers if isinstance(layer.attention, Attention)))
-    return grid_of(row, TENSORS[row.tensor].written(row.tp, shares_tokens=row.sp, key_ranks=keys))
+    blocks = TENSORS[row.tensor].written(row.tp, shares_tokens=row.sp and row.tp > 1, key_ranks=keys)
+    if blocks is not None and row.tp_overlap == "halves":
+        blocks = replace(blocks, parts=2)
+    return grid_of(row, blocks)
 
 
 def _is_shared_evenly(layer: LayerSpec, tp: int) -> bool:

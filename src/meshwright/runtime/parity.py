@@ -81,7 +81,7 @@ class StepsOutcome:
     gradients: Any
     """Gradients of the first step; where one call runs several steps, the mean that Adam keeps of them."""
     weights: Any
-    """Weights after the last step."""
+    """Weights after the last step, and what else the loss is differentiated in."""
     routes: np.ndarray | None
     """Experts that the weights after the last step choose for the tokens of the first, where there are any."""
 
@@ -153,8 +153,10 @@ def outcome(training: PlannedTraining, step: Callable[[Any, Any], Any], steps: i
         losses += np.ravel(loss).tolist()
         if first is None:
             first = jax.tree.map(np.asarray, gradients)
-    weights = jax.tree.map(np.asarray, state["weights"])
-    return StepsOutcome(losses=tuple(losses), gradients=first, weights=weights, routes=training.routes(weights))
+    state = jax.tree.map(np.asarray, state)
+    made = training.updates_by.differentiated(state["weights"], state.get("moments"))
+    routes = training.routes(state["weights"])
+    return StepsOutcome(losses=tuple(losses), gradients=first, weights=made, routes=routes)
 
 
 def _differences(there: StepsOutcome, alone: StepsOutcome, zero: float) -> tuple[TensorDifference, ...]:

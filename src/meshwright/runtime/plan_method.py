@@ -13,6 +13,7 @@ from meshwright.schedules import schedule_named
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
+from meshwright.specs.strategy import TENSOR_OVERLAPS
 from meshwright.strategies import TENSORS
 from meshwright.targets.run.rules import unrunnable_settings
 
@@ -98,6 +99,13 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int, grid: DeviceGr
         why = "your own training step decides where its states are kept"
         what = f"off-{row.offload} does not run with your own training step"
         raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
+    if row.tp_overlap == "halves" and (grid is None or grid.blocks is None):
+        what, why = (
+            f"{TENSOR_OVERLAPS['halves']} does not run with this step",
+            "halves run where layers are written here",
+        )
+        fix = "use tpov, or a decoder whose heads, widths, words and tokens tp divides"
+        raise UnsupportedError(what=what, why=why, fix=fix, field="plan", code="MW411")
     used = require_devices(row.devices, devices, row.identity())
     grid, kind = grid or grid_of(row), SHARDINGS[row.sharding]
     ranks_of = split_axes if grid is None or grid.blocks is None else partial(block_split, grid)

@@ -10,7 +10,6 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layers import mixing
-from meshwright.estimate.layers.item_costs import WORKSPACE_BYTES
 from meshwright.estimate.result import StageEstimate
 from meshwright.kernels import compute
 from meshwright.records import Record
@@ -221,13 +220,18 @@ def _stepwise(
         )
 
 
-def memory_rows(seen: Traced, stage: StageEstimate) -> tuple[MemoryRow, ...]:
+def memory_rows(seen: Traced, stage: StageEstimate, hardware: Hardware) -> tuple[MemoryRow, ...]:
     """Bytes by kind at the fullest moment.
 
     What lives only in the backward pass, or goes before it, is transient; so is the scratch memory of matrix libraries,
     which lies in no tensor and is added as we count it.
+
+    Args:
+        seen: the rank.
+        stage: what we say of its stage.
+        hardware: the device, for its libraries.
     """
     peak = {**seen.peak.by_kind}
-    peak["transient"] = peak.pop("backward", 0) + WORKSPACE_BYTES
+    peak["transient"] = peak.pop("backward", 0) + int(hardware.efficiency.workspace_bytes)
     ours = dict(stage.memory_bytes)
     return tuple(MemoryRow(kind=kind, seen_bytes=peak.get(kind, 0), ours_bytes=ours[kind]) for kind in KINDS)

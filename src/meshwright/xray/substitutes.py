@@ -28,11 +28,17 @@ def fused_weight_gradients(tape: Tape) -> str:
 
 
 def fused_norm(tape: Tape, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A norm as fused kernels have it: keeps its input and one number per row and statistic."""
+    """A norm as fused kernels have it: keeps its input and one number per row and statistic.
+
+    Of a part of a tensor, as keys are of what one product made, it keeps a copy.
+
+    Source: op_forward in transformer_engine/pytorch/ops/basic/rmsnorm.py.
+    """
 
     class Norm(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            x = x.contiguous()
             rows = x.numel() // x.shape[-1]
             made, one = tape.fused(
                 lambda x: (torch.empty_like(x), _floats(x, rows * (1 if bias is None else 2))), "norm"

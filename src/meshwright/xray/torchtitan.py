@@ -39,6 +39,7 @@ def trace_torchtitan(tape: Tape, files: dict[str, str], micro_batches: int | Non
     os.environ.setdefault("LOCAL_RANK", "0")
     _on_cpu()
     _without_propagation(tape)
+    _with_shards(tape)
     from torchtitan.config import ConfigManager
     from torchtitan.distributed import ParallelDims
     from torchtitan.distributed import utils as dist_utils
@@ -92,6 +93,23 @@ def _on_cpu() -> None:
     """torchtitan asks once which kind of device there is."""
     torch._utils._get_available_device_type = lambda: "cpu"
     torch.cpu.set_device = lambda *_: None
+
+
+def _with_shards(tape: Tape) -> None:
+    """Whole weights of FSDP go and come in the storages that they have: no operator tells the tape of it."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+    for name in ("alloc_storage", "free_storage"):
+        usual = getattr(_fsdp_param, name)
+
+        def resized(tensor: torch.Tensor, usual: Any = usual) -> None:
+            usual(tensor)
+            tape.hold(tensor.untyped_storage())
+            tape.rename([tensor], "backward")  # they are there in passing
+
+        for module in (_fsdp_param, _fsdp_param_group):
+            if hasattr(module, name):
+                setattr(module, name, resized)
 
 
 def _without_propagation(tape: Tape) -> None:

@@ -139,11 +139,11 @@ class Blocked(WholeTensors):
         axes, count = self.axes(names), table.shape[0]
         own = tokens - jax.lax.axis_index(axes) * count
         held = (own >= 0) & (own < count)
-        found = jnp.where(held[..., None], self._own(table)[own % count], 0)
+        found = jnp.where(held[..., None], self.of_this_rank(table)[own % count], 0)
         side: Side = "samples" if set(names) <= set(self.blocks.stream.samples) else "length"
         onto = self.axes(tuple(name for name in self.blocks.stream.over(side) if name in names))
         if not onto:
-            return jax.lax.psum(found, axes)
+            return jax.lax.psum(found, axes) if axes else found
         return jax.lax.psum_scatter(found, onto, scatter_dimension=SIDES.index(side), tiled=True)
 
     def loss(self, logits: jax.Array, wanted: jax.Array) -> jax.Array:
@@ -154,6 +154,8 @@ class Blocked(WholeTensors):
             wanted: [samples, length].
         """
         axes = self.axes(self.blocks.inner.width)
+        if not axes:
+            return -jnp.take_along_axis(jax.nn.log_softmax(logits), wanted[..., None], axis=-1)[..., 0]
         count = logits.shape[-1]
         largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), axes)
         own = wanted - jax.lax.axis_index(axes) * count
@@ -177,7 +179,7 @@ class Blocked(WholeTensors):
     def _products(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
         # Sums of the gradient over ranks that hold the same block come before those that scatter it, on less.
         local = partial(self._gathered, how)
-        made = (jax.checkpoint(local) if how.again else local)(x, *map(self._own, matrices))
+        made = (jax.checkpoint(local) if how.again else local)(x, *map(self.of_this_rank, matrices))
         side, names = how.scatter
         if how.total:
             return [jax.lax.psum(y, self.axes(how.total)) for y in made]
@@ -189,7 +191,11 @@ class Blocked(WholeTensors):
 
     def _gathered(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
         side, names = how.gather
-        x = jax.lax.all_gather(x, self.axes(names), axis=SIDES.index(side), tiled=True) if names else self._own(x)
+        x = (
+            jax.lax.all_gather(x, self.axes(names), axis=SIDES.index(side), tiled=True)
+            if names
+            else self.of_this_rank(x)
+        )
         axes = x.ndim - 2  # those of x [samples, length, ...] that are the first of the matrices
         return [jnp.tensordot(x, self._whole(how, w), axes) for w in matrices]
 
@@ -201,7 +207,7 @@ class Blocked(WholeTensors):
             w = jax.lax.all_gather(w, self.axes(how.column_shards), axis=w.ndim - 1, tiled=True)
         return w
 
-    def _own(self, value: jax.Array) -> jax.Array:
+    def of_this_rank(self, value: jax.Array) -> jax.Array:
         """A value that ranks along some axes hold alike, as one of each: its gradient is summed here, once."""
         varying = jax.typeof(value).manual_axis_type.varying
         alike = tuple(axis for axis in (*self.grid.tokens, *self.grid.tensor) if axis not in varying)

@@ -68,6 +68,8 @@ class Decoder:
     """Whether what layers keep for their backward waits in the host's memory."""
     ends: frozenset[int] = frozenset()
     """Layers before each place where a stage has to end; without it the compiler finds where."""
+    held: WholeTensors = WHOLE
+    """How a layer makes its products, where a device has whole tensors."""
 
     def __post_init__(self) -> None:
         check_supported(self.spec, self.seq_len)
@@ -298,7 +300,7 @@ class Decoder:
     ) -> tuple[jax.Array, Any]:
         """A layer on the blocks of a tensor grid, or as the partitioner splits it."""
         if not (on_blocks := OnBlocks.of(self.grid)):
-            return self._layer(number, layer, weights, x, keys, again=again)
+            return self._layer(number, layer, weights, x, keys, again=again, held=self.held)
         if isinstance(layer.mlp, MoeMlp):
             own = {name: part for name, part in weights.items() if name != "experts"}
             attended = partial(self._attended, number, layer, again=again)

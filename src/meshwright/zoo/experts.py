@@ -15,7 +15,6 @@ import numpy as np
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
 from meshwright.specs.dispatchers import DISPATCHERS
-from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts, without_duplicates
@@ -58,10 +57,13 @@ def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> W
     if spec.router_bias:
         weights["router_bias"] = jnp.zeros(spec.experts)
     if spec.shared_ffn_hidden:
-        dense = mlp_weights(DenseMlp(ffn_hidden=spec.shared_ffn_hidden, gated=spec.gated), hidden, shared, scale)
+        dense = mlp_weights(spec.shared, hidden, shared, scale)
         weights |= {f"shared_{name}": matrix for name, matrix in dense.items()}
     if spec.shared_gate:
         weights["shared_mix"] = drawn(mixed, (hidden, 1), hidden)
+    if spec.residual:
+        # The last row is the bias.
+        weights["residual"] = drawn(mixed, (hidden + 1, 2), hidden).at[hidden].set(0.0)
     return weights
 
 
@@ -112,11 +114,18 @@ def experts(
         y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
     if spec.shared_ffn_hidden:
         own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
-        shared = mlp(own, x)
-        y = y + (jax.nn.sigmoid(x @ weights["shared_mix"]) * shared if spec.shared_gate else shared)
+        y = _joined(spec, weights, x, y, mlp(own, x))
     chosen = jax.nn.one_hot(index, spec.experts, dtype=shares.dtype).sum(2)
     balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
     return y, balance
+
+
+def _joined(spec: MoeMlp, weights: Weights, x: jax.Array, made: jax.Array, shared: jax.Array) -> jax.Array:
+    """What the experts and the shared one made of tokens, in the weights that the model gives them."""
+    if spec.residual:
+        first, second = jnp.split(jax.nn.softmax(x @ weights["residual"][:-1] + weights["residual"][-1]), 2, axis=-1)
+        return first * made + second * shared
+    return made + (jax.nn.sigmoid(x @ weights["shared_mix"]) * shared if spec.shared_gate else shared)
 
 
 def slots(placement: Sequence[int]) -> np.ndarray:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from meshwright.compiler.grid import DeviceGrid
@@ -59,7 +61,8 @@ class OnBlocks:
         """
         stream = self.grid.activations(self.blocks.stream)
         rows = self._rows(self.blocks.stream.samples)
-        return self._mapped(part, "", weights, [stream, rows], stream)(weights, x, keys)
+        own = part if self.blocks.parts == 1 else partial(_in_parts, part, self.blocks.parts)
+        return self._mapped(own, "", weights, [stream, rows], stream)(weights, x, keys)
 
     def losses(self, part: Callable[..., jax.Array], weights: Any, x: jax.Array, wanted: jax.Array) -> jax.Array:
         """The loss of every token [samples, length].
@@ -90,6 +93,19 @@ class OnBlocks:
     def _rows(self, samples: Names) -> PartitionSpec:
         """How ranks share samples."""
         return PartitionSpec((*self.grid.data, *self.grid.block_axes(samples)))
+
+
+def _in_parts(
+    part: Callable[..., jax.Array], count: int, weights: Any, x: jax.Array, keys: jax.Array, held: Blocked
+) -> jax.Array:
+    """A layer on each of some parts of the samples, none of which reads another: sums of one part over ranks can travel
+    while another computes. Gradients of weights are added up before ranks sum them, once.
+
+    Source: Wang et al. 2024 (Domino, arXiv 2409.15241), section 3.1.
+    """
+    own = jax.tree.map(held.of_this_rank, weights)
+    parts = zip(jnp.split(x, count), jnp.split(keys, count), strict=True)
+    return jnp.concatenate([part(own, samples, drawn, held) for samples, drawn in parts])
 
 
 def on_ranks(

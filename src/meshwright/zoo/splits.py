@@ -34,6 +34,8 @@ AXES: dict[tuple[str, str], Mapping[int, Ranks]] = {
     ("experts", "shared_up"): {1: Ranks.TENSOR},
     ("experts", "shared_gate"): {1: Ranks.TENSOR},
     ("experts", "shared_down"): {0: Ranks.TENSOR},
+    ("experts", "shared_up_bias"): {0: Ranks.TENSOR},
+    ("experts", "shared_gate_bias"): {0: Ranks.TENSOR},
     ("embedding", "tokens"): {0: Ranks.TENSOR},
     ("head", "projection"): {1: Ranks.TENSOR},
     ("head", "bias"): {0: Ranks.TENSOR},

@@ -53,6 +53,8 @@ def _missing(spec: ModelSpec) -> Iterator[str]:
     for layer in spec.kinds():
         if layer.residuals > 1:
             yield "copies of the residual stream"
+        if layer.residual_blocks:
+            yield "attention to outputs of earlier blocks"
         if not isinstance(layer.mlp, (DenseMlp, MoeMlp)):
             yield f"feed-forward parts of the kind {layer.mlp.kind!r}"
         if not isinstance(layer.attention, Attention):

@@ -13,7 +13,7 @@ from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 
-def _tiny(name: str, family: str, layer: LayerSpec, **fields: Any) -> ModelSpec:
+def _tiny(name: str, family: str, *layers: LayerSpec, **fields: Any) -> ModelSpec:
     return ModelSpec(
         name=name,
         family=family,
@@ -21,7 +21,7 @@ def _tiny(name: str, family: str, layer: LayerSpec, **fields: Any) -> ModelSpec:
         vocab=256,
         max_seq_len=1024,
         source="made for laptops",
-        runs=(LayerRun(layers=(layer,), repeats=4),),
+        runs=tuple(LayerRun(layers=(layer,), repeats=4 // len(layers)) for layer in layers),
         **fields,
     )
 
@@ -37,6 +37,8 @@ _MOE = LayerSpec(
     attention=Attention(heads=4, kv_heads=2, head_dim=16),
     mlp=MoeMlp(experts=4, top_k=2, ffn_hidden=96, gated=True),
 )
+_RESIDUAL = MoeMlp(experts=4, top_k=1, ffn_hidden=96, gated=False, bias=True, shared_ffn_hidden=96, residual=True)
+_PYRAMID = tuple(replace(_GPT, mlp=replace(_RESIDUAL, experts=experts), dropout=False) for experts in (4, 8))
 
 TINY: dict[str, ModelSpec] = {
     spec.name: spec
@@ -44,9 +46,11 @@ TINY: dict[str, ModelSpec] = {
         _tiny("gpt-tiny", "gpt2", _GPT, tied_embeddings=True, learned_positions=1024, final_norm="layernorm"),
         _tiny("llama-tiny", "llama", _LLAMA, tied_embeddings=False),
         _tiny("moe-tiny", "mixtral", _MOE, tied_embeddings=False),
+        _tiny("pr-moe-tiny", "gpt2", *_PYRAMID, tied_embeddings=True, learned_positions=1024, final_norm="layernorm"),
     )
 }
-"""A GPT with tied embeddings and dropout, a Llama with grouped queries, a mixture of four experts of which two."""
+"""A GPT with tied embeddings and dropout, a Llama with grouped queries, a mixture of four experts of which two, and a
+pyramid of four and eight residual experts (DeepSpeed-MoE)."""
 
 
 def scaled_model(

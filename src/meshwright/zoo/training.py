@@ -28,6 +28,23 @@ class Adam:
     clip: float | None = 1.0
     """Largest global norm of the gradients."""
 
+    def differentiated(self, weights: Any, moments: Any) -> Any:
+        """What the loss of `loss_of` is differentiated in.
+
+        Args:
+            weights: the weights of the model.
+            moments: the moments of the state.
+        """
+        return weights
+
+    def loss_of(self, model: Model) -> Callable[[Any, Any, Any], jax.Array]:
+        """The loss whose gradients `update` takes.
+
+        Args:
+            model: the model that is trained.
+        """
+        return model.loss
+
     def init(self, weights: Any) -> Any:
         """Moments before the first step.
 
@@ -63,6 +80,10 @@ class Adam:
             return weight - self.rate * (first / mean_share) / (jnp.sqrt(second / square_share) + self.epsilon)
 
         return jax.tree.map(moved, weights, mean, square), {"mean": mean, "square": square}
+
+
+ADAM = Adam()
+"""The optimizer of runs that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +145,20 @@ def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossSca
     return state if scaling is None else state | {"scaling": scaling.init()}
 
 
-def scaled_loss(model: Model, scaling: LossScaling | None) -> Callable[[Any, Any, Any], jax.Array]:
-    """The loss of weights, a batch, and `of_step` of the state.
+def scaled_loss(
+    model: Model, scaling: LossScaling | None, optimizer: Adam = ADAM
+) -> Callable[[Any, Any, Any], jax.Array]:
+    """The loss of what the optimizer differentiates, a batch, and `of_step` of the state.
 
     Args:
         model: the model that it belongs to.
+        optimizer: the optimizer that takes its gradients.
         scaling: the scaling of the loss; None for none.
     """
+    loss = optimizer.loss_of(model)
     if scaling is None:
-        return model.loss
-    return lambda weights, batch, given: model.loss(weights, batch, given[0]) * given[1]
+        return loss
+    return lambda weights, batch, given: loss(weights, batch, given[0]) * given[1]
 
 
 def of_step(state: State, seed: int) -> Any:
@@ -194,10 +219,11 @@ def train_step(
         gradients_too: whether it returns the gradients as well, before they are clipped.
         scaling: the scaling of the loss, whose state is in the step's; None for none.
     """
-    loss = scaled_loss(model, scaling)
+    loss = scaled_loss(model, scaling, optimizer)
 
     def step(state: State, batch: Any) -> tuple[Any, ...]:
-        value, gradients = value_and_grad(loss)(state["weights"], batch, of_step(state, seed))
+        variables = optimizer.differentiated(state["weights"], state["moments"])
+        value, gradients = value_and_grad(loss)(variables, batch, of_step(state, seed))
         made = updated(optimizer, scaling, state, value, gradients)
         return made if gradients_too else made[:2]
 

@@ -87,6 +87,19 @@ def test_unequal_shares_compute_what_one_device_does(zero: int, *, reshard: bool
     assert parity.holds, (parity.loss, parity.gradient, parity.weight)
 
 
+@pytest.mark.parametrize("zero", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_ranks_of_one_kind_with_unlike_shares_compute_what_one_device_does(zero: int) -> None:
+    """Three ranks of two samples beside one of a single sample, and two of one on the other kind."""
+    own = [LayerStrategy(data=DataParallel(shard=ranks, zero=zero, across=6)) for ranks in (3, 1, 2)]
+    stages = [Stage(first, one, MODEL.num_layers) for first, one in zip((0, 3, 4), own, strict=True)]
+    plan = plan_of(*(([stage], each, 2) for stage, each in zip(stages, (2, 1, 1), strict=True)))
+    check_plan_runs(plan, LENGTH)
+    with jax_precision("fp64"):
+        training = training_of(plan)
+        parity = parity_of(run_parallel(training, jax.devices(), STEPS), run_alone(training, STEPS), "fp64")
+    assert parity.holds, (parity.loss, parity.gradient, parity.weight)
+
+
 PIPELINES = {
     "unequal numbers of micro-batches": (joint(1, micro_batches=(1, 3)), MODEL),
     "context ranks, of each pipeline its own": (joint(1, cp=(4, 2), micro_batches=(1, 1)), MODEL),

@@ -36,6 +36,7 @@ def test_what_cannot_run_is_refused_with_the_stage_and_the_remedy() -> None:
         (plan_of(Line(1, 2, (stage(4, offload="o"),))), "off-o does not run here"),
         (plan_of(Line(3, 2, (stage(2), stage(2, dp=2)))), "micro-batches of 3 samples on 2 data ranks in pipeline 0"),
         (plan_of(Line(1, 2, (stage(4, cp=(("p2p", 3),)),))), "8 tokens on 3 context ranks in stage 0 of pipeline 0"),
+        (plan_of(Line(2, 2, (stage(4, tp=2, tp_overlap="halves"),))), "tpov-halves in stage 0 of pipeline 0"),
         (plan_of(Line(1, 2, (stage(4, tp=2), stage(0)))), "stage 1 of pipeline 0 has 1 devices and no layers"),
     ):
         with pytest.raises(UnsupportedError, match=said) as error:

@@ -11,6 +11,7 @@ from meshwright.compiler.instructions.donation import with_donations
 from meshwright.compiler.instructions.lists import ListBuilder, with_frees
 from meshwright.compiler.instructions.operands import Operands
 from meshwright.compiler.instructions.stage_tasks import StageTasks, in_rounds
+from meshwright.compiler.lowering.ahead import longest_waits
 from meshwright.compiler.lowering.finish import Finish
 from meshwright.compiler.lowering.updating import Updating
 from meshwright.compiler.lowering.versions import VersionedUpdates
@@ -137,11 +138,14 @@ def lower(
         tasks = StageTasks(step, programs, communicating, out, operands, layouts)
     finish = Finish(step, programs, out, layouts, owners_of(step, tasks))
     if table.version is None:
+        updating = Updating(step, programs, out, operands, shardings, devices, layouts)
+        waits = longest_waits(communicating) if updating.find_ahead(finish.owner, tasks.copies) else {}
         for task in in_rounds(communicating):
+            if task in waits:
+                updating.write_ahead(waits[task])
             tasks.add(task)
         finish.gradients(list(tasks.counted))
         finish.results(tasks.makers)
-        updating = Updating(step, programs, out, operands, shardings, devices, layouts)
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
         outcomes = _with_versions(communicating, tasks, finish, shardings, devices, layouts)

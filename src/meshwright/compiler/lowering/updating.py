@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import StepResult
 from meshwright.compiler.instructions.lists import ListBuilder
 from meshwright.compiler.instructions.operands import Operands, ancestors
+from meshwright.compiler.lowering.ahead import Ahead, ahead_of
 from meshwright.compiler.lowering.reductions import phases_of
 from meshwright.compiler.lowering.update import Update, spread_update
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout, PlacedValue, shape_only
@@ -54,6 +56,7 @@ class Updating:
         """Pieces so far."""
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
         self.decided = homes or {}
+        self.ahead: Ahead | None = None
         pairs = zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False)
         self.replaced = {
             new: old
@@ -76,13 +79,35 @@ class Updating:
         made = self._update(owner, copies)
         return [self._outcome(atom, made) for atom in self.step.jaxpr.outvars]
 
+    def find_ahead(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> bool:
+        """Find what of the update may run before the gradients are there; whether there is any.
+
+        Args:
+            owner: mesh of each differentiated operand of the loss.
+            copies: mesh of each stage, chain after chain.
+        """
+        self.ahead = ahead_of(self.step, self._homes(owner, copies))
+        return bool(self.ahead.update.pieces)
+
+    def write_ahead(self, mesh: int) -> None:
+        """Write what a mesh runs of it.
+
+        Args:
+            mesh: the mesh, whose list goes on behind it.
+        """
+        assert self.ahead is not None
+        own = tuple(part for part in self.ahead.update.pieces if part.mesh == mesh)
+        self._pieces(replace(self.ahead.update, pieces=own), self.ahead.eqns, self.ahead.update.home, "ahead")
+
     def _update(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> Mapping[core.Var, int]:
         """All of the update; where the variables that it makes are."""
-        step, homes = self.step, self._homes(owner, copies)
-        made: dict[core.Var, int] = {}
+        step, made = self.step, {} if self.ahead is None else self.ahead.made
+        homes = {**self._homes(owner, copies), **made}
+        done = set() if self.ahead is None else {id(eqn) for eqn in self.ahead.eqns}
+        after = [eqn for eqn in step.after if id(eqn) not in done]
         # Every mesh has these, and computes for itself what follows from them alone.
         combined: dict[core.Var, int] = {}
-        for phase in phases_of(step.jaxpr, step.after, homes):
+        for phase in phases_of(step.jaxpr, after, homes):
             update = spread_update(phase.jaxpr, phase.eqns, {**homes, **made})
             self._pieces(update, phase.eqns, {**update.home, **made, **combined})
             made |= {var: part.mesh for part in update.pieces for var in part.outputs}
@@ -95,7 +120,9 @@ class Updating:
                 combined[one.result] = next(iter(buffers))
         return {**homes, **made, **combined}
 
-    def _pieces(self, update: Update, eqns: Sequence[core.JaxprEqn], home: Mapping[core.Var, int]) -> None:
+    def _pieces(
+        self, update: Update, eqns: Sequence[core.JaxprEqn], home: Mapping[core.Var, int], called: str = "update"
+    ) -> None:
         step = self.step
         inside = {*step.mark.outvars, *(var for eqn in [*step.after, *eqns] for var in eqn.outvars)}
         readers: dict[core.Var, list[int]] = defaultdict(list)
@@ -106,7 +133,7 @@ class Updating:
             number = self.written
             self.written += 1
             self._fetch(
-                part.mesh, [var for var in part.inputs if var in inside], home, readers, f"value to update{number}"
+                part.mesh, [var for var in part.inputs if var in inside], home, readers, f"value to {called}{number}"
             )
             reads = [
                 self.out.at(part.mesh, ("value", var))
@@ -114,7 +141,7 @@ class Updating:
                 else self.operands.value(part.mesh, var, None, self._role(var))
                 for var in part.inputs
             ]
-            name = f"update{number}"
+            name = f"{called}{number}"
             split = {var: held for var in part.outputs if (held := self._updated_part(part.mesh, var)) is not None}
             writes = [
                 self.out.new(part.mesh, ("part", var), var.aval, split[var].spec)

@@ -9,10 +9,10 @@ from math import prod
 from jax.sharding import AbstractMesh, Mesh
 
 from meshwright.compiler.cuts.cut import CutStage
-from meshwright.compiler.grid import GridSharding
+from meshwright.compiler.grid import GridSharding, Ranks
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout
-from meshwright.compiler.ranks.stages import RankStages, rank_stages
+from meshwright.compiler.ranks.stages import RankStages, rank_stages, stages_of_one
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.cost import LogicalMesh
@@ -86,24 +86,30 @@ def _of_ranks(
     if versions and data.stage:
         raise NotShared("ranks that share states update in the midst of a step")
     axes = tuple((name, meshes[0].shape[name]) for name in names)
-    if prod(size for _, size in axes) == 1:
-        raise NotShared("there is one data rank")
-    ranks = rank_stages(step, stages, axes)
     each = data.stage == 3 or (data.stage == 2 and data.split_sums)
+    beside = _beside(sharding, meshes[0])
+    alone = prod(size for _, size in axes) == 1
+    if alone and not beside:
+        raise NotShared("there is one data rank")
+    ranks = stages_of_one(step, stages) if alone else rank_stages(step, stages, axes)
     layout = RankLayout(
         ranks=ranks,
         sharding=sharding,
         zero=data.stage,
         splits_sums=each,
+        beside=beside,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
     )
     when = "by every backward, so that no device keeps whole ones" if each else "once, after the last micro-batch"
+    whose = (
+        "context ranks add up what micro-batches leave" if alone else "every data rank runs the loss of its own samples"
+    )
     return Form(
         step=ranks.step,
         stages=ranks.stages,
         layouts=(layout,) * len(meshes),
-        axes=axes,
-        reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
+        axes=ranks.axes,
+        reductions=f"{whose}; gradients are reduced {when}",
     )
 
 
@@ -170,6 +176,16 @@ def not_shared(step: TracedStep, stage: CutStage, ranks: int) -> InputError:
             why="each rank computes the loss of its own samples, and losses are added",
         )
     )
+
+
+def _beside(sharding: MeshSharding, mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """Axes of context ranks that hold what data ranks hold, with their sizes; none where ranks hold experts of their
+    own, whose sums are theirs."""
+    if not isinstance(sharding, GridSharding):
+        return ()
+    split = {ranks for held in sharding.axes.values() for ranks in held.values()}
+    shared = not split & {Ranks.EXPERT, Ranks.EXPERT_TENSOR}
+    return tuple((name, mesh.shape[name]) for name in sharding.split.grid.tokens) if shared else ()
 
 
 def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:

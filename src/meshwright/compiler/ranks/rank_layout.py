@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from math import prod
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend import core
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
+from meshwright.compiler.narrow_sums import over_ranks
 from meshwright.compiler.ranks.collectives import bucket_row, gathered, scattered, summed
 from meshwright.compiler.ranks.layout import PlacedValue, means, shape_only
+from meshwright.compiler.ranks.own_sums import with_own_sums
 from meshwright.compiler.ranks.stages import RankStages
 from meshwright.compiler.samples.placements import OWN, SUM, WHOLE, Placement
 from meshwright.compiler.shardings import MeshSharding, ValueRole
@@ -39,6 +42,9 @@ class RankLayout:
     """ZeRO stage."""
     splits_sums: bool
     """Whether every backward reduces its gradients."""
+    beside: tuple[tuple[str, int], ...] = ()
+    """Axes of ranks that share the tokens of a sample, with their sizes: their gradients are summed with those of data
+    ranks."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -80,11 +86,13 @@ class RankLayout:
 
     def kept(self, aval: Any) -> PlacedValue:
         """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
-        held = self._placed(aval, SUM)
+        held = self._placed(aval, SUM if self.axes else WHOLE)
         return held if self.flat else replace(held, spec=None)
 
     def sum(self, operand: int) -> PlacedValue:
         """Each rank's own whole gradient, or its part of the reduced one."""
+        if self.beside:
+            return replace(self._of_sums.sum(operand), summands=self._beside)
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(ValueRole.GRADIENT, var)
         shard = self._split(spec) if self.splits_sums else None
@@ -96,6 +104,8 @@ class RankLayout:
 
     def gradient(self, operand: int) -> PlacedValue:
         """How a gradient is held: as the state of the optimizer is sharded."""
+        if self.beside:
+            return self._of_sums.gradient(operand)
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(ValueRole.STATE if self.zero else ValueRole.GRADIENT, var)
         return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
@@ -127,6 +137,16 @@ class RankLayout:
     def _without_ranks(self, entry: Any) -> Any:
         return tuple(name for name in _names(entry) if name not in self.axes) or None
 
+    @property
+    def _of_sums(self) -> RankLayout:
+        """The layout of sums of gradients, in which ranks that share samples and tokens are alike."""
+        ranks = replace(self.ranks, axes=(*self.ranks.axes, *self.beside))
+        return replace(self, ranks=ranks, beside=())
+
+    @property
+    def _beside(self) -> int:
+        return prod(size for _, size in self.beside)
+
     # ---- programs
 
     def program(
@@ -134,6 +154,9 @@ class RankLayout:
     ) -> core.ClosedJaxpr:
         """Each rank runs it for its own samples."""
         function, added = core.jaxpr_as_fun(closed), writes[len(writes) - sums :] if sums else []
+        own = [place for place, held in enumerate(writes) if held.summands > 1]
+        if own:
+            function = with_own_sums(closed, own, tuple(name for name, _ in self.beside), self._beside)
 
         def run(*given: Any) -> list[Any]:
             made = self._leave(function(*self._enter(given[: len(reads)], reads, flat=self.flat)), writes)
@@ -149,6 +172,8 @@ class RankLayout:
 
     def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
         """Sums of sums of each rank, then one reduction of all of them."""
+        if self.beside:
+            return self._of_sums.totals(numbers, counts, parts)
         step = self.ranks.step
         operands = [step.wrt[number] for number in numbers]
         sums, writes = [self.sum(operand) for operand in operands], [self.gradient(operand) for operand in operands]
@@ -223,6 +248,8 @@ class RankLayout:
 
     def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
         """One all-gather per bucket."""
+        if self.beside:
+            return self._of_sums.whole_parameters(parts)
         whole = [self._placed(held.aval, WHOLE) for held in parts]
         alone = self._by_device(parts)
         if alone:
@@ -245,8 +272,9 @@ class RankLayout:
 
     def _leave(self, made: Sequence[Any], writes: Sequence[PlacedValue]) -> list[Any]:
         """What its program makes as the mesh holds it."""
-        found = [value[None] if held.placement == OWN else value for value, held in zip(made, writes, strict=True)]
-        parts = [at for at, held in enumerate(writes) if held.shard is not None]
+        alone = [held.placement == OWN and held.summands == 1 for held in writes]
+        found = [value[None] if one else value for value, one in zip(made, alone, strict=True)]
+        parts = [at for at, held in enumerate(writes) if held.shard is not None and held.summands == 1]
         own = scattered(
             [found[at] for at in parts],
             [writes[at].shard or 0 for at in parts],
@@ -256,12 +284,40 @@ class RankLayout:
         )
         for at, value in zip(parts, own, strict=True):
             found[at] = value
+        for at, held in enumerate(writes):
+            if held.shard is not None and held.summands > 1:
+                found[at] = self._scattered_together(found[at], held)
         return found
+
+    def _scattered_together(self, summands: Any, held: PlacedValue) -> Any:
+        """The sum over data ranks and those that have summands along the first axis; each gets its part."""
+        names = tuple(name for name, _ in self.beside)
+        every, split = (*self.axes, *names), [_names(entry) for entry in held.spec or ()]
+        rest, own = (
+            [tuple(name for name in entry if name not in without) or None for entry in split]
+            for without in (every, self.axes)
+        )
+
+        def scatter(own: Any) -> Any:
+            sums = partial(jax.lax.psum_scatter, axis_name=every, scatter_dimension=held.shard or 0, tiled=True)
+            return over_ranks(sums, own[0])
+
+        mapped = jax.shard_map(
+            scatter,
+            mesh=self.mesh.update_axis_types(dict.fromkeys(self.axes, AxisType.Manual)),
+            in_specs=PartitionSpec(names, *rest),
+            out_specs=PartitionSpec(*own),
+            axis_names=set(self.mesh.axis_names) - set(self.axes),
+            check_vma=False,
+        )
+        return mapped(summands)
 
     def _on_mesh(
         self, run: Any, reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], *, alone: bool = False
     ) -> core.ClosedJaxpr:
         """What each rank runs, or each device by itself, as one program."""
+        if not self.axes:
+            return jax.make_jaxpr(jax.jit(run))(*(held.aval for held in reads))
         along = (lambda held: held.spec) if alone else self._along
         mapped = jax.shard_map(
             run,

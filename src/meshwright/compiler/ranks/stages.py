@@ -46,6 +46,24 @@ class RankStages:
         return prod(size for _, size in self.axes)
 
 
+def stages_of_one(step: TracedStep, stages: Sequence[CutStage]) -> RankStages:
+    """The stages where one rank has all samples: as they are.
+
+    Args:
+        step: the step.
+        stages: the stages of its loss, in order.
+    """
+    return RankStages(
+        step=step,
+        stages=tuple(stages),
+        number=None,
+        operands=(WHOLE,) * len(step.mark.invars),
+        carried={var: 0 for stage in stages for var in stage.carried_out},
+        results={place: WHOLE for stage in stages for place in stage.results},
+        axes=(),
+    )
+
+
 def rank_stages(step: TracedStep, stages: Sequence[CutStage], axes: Sequence[tuple[str, int]]) -> RankStages:
     """The stages of one rank.
 

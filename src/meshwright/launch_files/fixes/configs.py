@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -10,8 +9,9 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.launch_files.fixes.base import ScriptFix, unified
-from meshwright.launch_files.fixes.keys import ABSENT, KeyChange, changed_keys, edited_files, text_of_value
+from meshwright.launch_files.fixes.keys import ABSENT, KeyChange, changed_keys, edited_files
 from meshwright.launch_files.fixes.script import read_back
+from meshwright.launch_files.fixes.started import FilesAnew, with_options
 from meshwright.launch_files.source import LaunchSource
 from meshwright.launch_files.workload import usable
 from meshwright.specs.job import Job
@@ -29,7 +29,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         plan: its name.
         estimate: the estimate of it.
     """
-    noun = "script" if source.name.endswith(".sh") else "configuration"
+    noun = "script" if source.script is not None or source.name.endswith(".sh") else "configuration"
     try:
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
@@ -98,9 +98,12 @@ def rewritten(
         if not isinstance(smaller, str) and say_the_same(source.reading(smaller), wanted):
             changes, edited = without, smaller
     changed = tuple(change.as_option(now) for change in changes)
-    script, options = source.options
-    notes += _in_script(script, [change for change in changes if change.file in options], now)
-    files = {name: text for name, text in edited.items() if name not in options}
+    files = {name: text for name, text in edited.items() if name not in source.options}
+    if source.script is not None:
+        own = {name: source.files[name] for name in files if name not in added} | dict.fromkeys(added, "")
+        options = [change for change in changes if change.file in source.options]
+        made = replace(fix, changes=changed, notes=tuple(notes))
+        return with_options(source.script, now, made, options, FilesAnew(before=own, after=files))
     beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
     beside += tuple((name, files[name]) for name in added)
     before = {**source.files, **dict.fromkeys(added, "")}
@@ -113,18 +116,6 @@ def rewritten(
         beside=beside,
         notes=tuple(notes),
     )
-
-
-def _in_script(script: str, changes: list[KeyChange], now: LaunchFile) -> Iterator[str]:
-    """What to write into a script whose options stand for a file, each as its program calls it."""
-    given = [change for change in changes if change.as_option(now).place.startswith("--set")]
-    written = [change for change in changes if change not in given]
-    if written:
-        called = ((now.spelled.get(change.path, f"--{change.path}"), change.new) for change in written)
-        yield f"in {script} write {' '.join(f'{flag} {text_of_value(new)}' for flag, new in called)}"
-    if given:
-        said = ", ".join(f"{change.path} {text_of_value(change.new)}" for change in given)
-        yield f"what --set said of the program becomes {said}"
 
 
 def _alike_named(

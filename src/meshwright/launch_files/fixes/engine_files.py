@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.script_edit import with_written
 from meshwright.launch_files.fixes.keys import KeyChange, changed_keys, edited_files
 from meshwright.launch_files.source import LaunchSource
 from meshwright.targets.contract import PLAN_FILE
@@ -24,15 +25,16 @@ class EngineFiles:
     """Text of the plan's own by the user's names."""
 
     @classmethod
-    def of(cls, source: LaunchSource, written: Mapping[str, str]) -> EngineFiles:
+    def of(cls, source: LaunchSource, others: Mapping[str, str]) -> EngineFiles:
         """The files that a script names, each with the one of the plan that stands for it.
 
         Args:
             source: the script.
-            written: files of the other plan, by name.
+            others: files of the other plan, by name.
         """
-        plans = {name: text for name, text in written.items() if name.endswith(".json") and name != PLAN_FILE}
-        own = {**source.written(source.text), **source.configurations(source.text)} if plans else {}
+        plans = {name: text for name, text in others.items() if name.endswith(".json") and name != PLAN_FILE}
+        written = {name: held for name, held in source.written(source.text).items() if name.endswith(".json")}
+        own = {**written, **source.configurations(source.text)} if plans else {}
         own = {name: text for name, text in own.items() if source.target.edited(name, text) is not None}
         theirs = {name: plans[name] for name in own if name in plans}
         if not theirs and len(own) == len(plans) == 1:
@@ -48,7 +50,7 @@ class EngineFiles:
         """
         inside = {name: held for name, held in self.source.written(text).items() if name in files}
         for name, held in inside.items():
-            text = text.replace(held, files[name])
+            text = with_written(text, held, files[name]) or text
         return text, {name: held for name, held in files.items() if name not in inside}
 
     def read(self, text: str, files: Mapping[str, str]) -> LaunchFile:

@@ -8,9 +8,15 @@ from meshwright.errors import Problem
 from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
+from meshwright.specs.strategy import DataParallel
 
 RUNS = ("int8", "int4")
 """Formats on the network that run."""
+
+
+def _in_parts(data: DataParallel) -> bool:
+    """Whether weights that ranks hold in parts are sent in a format, to ranks or at times of their own."""
+    return bool(data.secondary_shard or data.gather_dtype or data.reduce_dtype or data.prefetch != 1)
 
 
 def rank_refusals(row: PlanRow) -> Iterator[Problem]:
@@ -41,9 +47,13 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
                 "whole layers and gradients are passed on as they are",
             )
             yield Problem(what=what, why=why, fix="leave it out, or z3", field="plan")
-    elif (data.secondary_shard or data.gather_dtype or data.reduce_dtype) and not kind.shards_all:
+    elif data.prefetch != 1 and data.secondary_shard:
+        why, fix = "layers are gathered ahead over all ranks here", "leave hpz out"
+        yield Problem(what=f"{words} does not run here", why=why, fix=fix, field="plan")
+    elif _in_parts(data) and not kind.shards_all:
         what, fix = f"{words} with {row.sharding} does not run here", "use z3"
-        yield Problem(what=what, why="only sharded weights are sent in other formats", fix=fix, field="plan")
+        why_parts = "only weights that all ranks shard are gathered in other formats or further ahead"
+        yield Problem(what=what, why=why_parts, fix=fix, field="plan")
     for word, dtype in (("qw", data.gather_dtype), ("qg", data.reduce_dtype)):
         if dtype not in (None, *RUNS):
             what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
@@ -57,5 +67,5 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
     if row.offload:
         what = f"{words} with off-{row.offload} does not run here"
         yield Problem(what=what, why="states stay on their devices", fix="leave it out", field="plan")
-    if row.recompute not in (("none", "full") if kind.travels else ("none",)):
+    if row.recompute not in (("none", "full") if kind.travels or data.prefetch != 1 else ("none",)):
         yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")

@@ -17,7 +17,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
 from meshwright.zoo.parts import sample_keys
-from meshwright.zoo.training import Adam, LossScaling, State, initial_state, of_step, scaled_loss, updated
+from meshwright.zoo.training import ADAM, Adam, LossScaling, State, initial_state, of_step, scaled_loss, updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class PlannedTraining(ABC):
     """Workers that share the devices of each mesh."""
     worker_devices: str | tuple[str, ...] = "cpu"
     """What workers in other processes own, for all or by mesh; "plan" names those of a plan of several kinds."""
+    updates_by: Adam = ADAM
+    """The optimizer."""
 
     @property
     @abstractmethod
@@ -123,31 +125,33 @@ class PlannedTraining(ABC):
         Returns:
             A function of state and batch; its third result is the gradients.
         """
-        whole, both = self.global_batch, jax.value_and_grad(scaled_loss(self.plain_model(), self.scaling))
+        whole, optimizer = self.global_batch, self.updates_by
+        both = jax.value_and_grad(scaled_loss(self.plain_model(), self.scaling, optimizer))
 
         def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
             key = of_step(state, self.seed)
+            variables = optimizer.differentiated(state["weights"], state["moments"])
 
             def added(total: Any, part: Any) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, total, both(state["weights"], part, key)), None
+                return jax.tree.map(jnp.add, total, both(variables, part, key)), None
 
             sums, first = [], 0
             for count, samples in self.shares:
                 own = jax.tree.map(lambda leaf: leaf[first : first + count * samples], batch)  # noqa: B023 (read at once)
                 split = jax.tree.map(lambda leaf: leaf.reshape(count, samples, *leaf.shape[1:]), own)  # noqa: B023
                 # From zeros, and not from the first, so that loss and gradients are compiled once.
-                shapes = jax.eval_shape(both, state["weights"], jax.tree.map(lambda leaf: leaf[0], split), key)
+                shapes = jax.eval_shape(both, variables, jax.tree.map(lambda leaf: leaf[0], split), key)
                 total, _ = jax.lax.scan(added, jax.tree.map(jnp.zeros_like, shapes), split)
                 sums.append(jax.tree.map(lambda leaf: leaf * (samples / whole), total))  # noqa: B023
                 first += count * samples
             value, gradients = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
-            return updated(Adam(), self.scaling, state, value, gradients)
+            return updated(optimizer, self.scaling, state, value, gradients)
 
         return jax.jit(step)
 
     def initial(self) -> State:
         """The state before the first step."""
-        return initial_state(self.plain_model(), Adam(), self.seed, self.scaling)
+        return initial_state(self.plain_model(), self.updates_by, self.seed, self.scaling)
 
     def saved(self, state: State) -> State:
         """A state as checkpoints have it, whatever the plan: weights and moments whole.

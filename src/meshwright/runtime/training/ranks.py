@@ -15,9 +15,9 @@ from meshwright.runtime.devices import require_devices
 from meshwright.runtime.rank_steps.host_steps import HostStep, SwappedStep
 from meshwright.runtime.rank_steps.on_workers import RanksOnWorkers
 from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS
+from meshwright.runtime.rank_steps.prefetched_steps import prefetch_refusals, step_of
 from meshwright.runtime.rank_steps.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps.rank_steps import RanksOnDevices, RankStep
-from meshwright.runtime.rank_steps.shard_steps import ShardedStep
 from meshwright.runtime.training.run import Training
 from meshwright.specs.row import offload_of
 from meshwright.specs.shardings import SHARDINGS
@@ -55,6 +55,8 @@ class RankTraining(Training):
                     field="model",
                 )
             )
+        if self.row.data().prefetch != 1:
+            problems += prefetch_refusals(words, self.spec)
         if passing in PASSING_STEPS:
             problems += PASSING_STEPS[passing].refusals(self.row, self.spec, sum(self.stage_layers))
         if self.scaling is not None:
@@ -95,10 +97,9 @@ class RankTraining(Training):
         if data.passing in PASSING_STEPS:
             step = PASSING_STEPS[data.passing].step
             return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
-        sharded = data.secondary_shard or data.gather_dtype or data.reduce_dtype
-        return (ShardedStep if sharded else RankStep)(
-            model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed
-        )
+        sharded = bool(data.secondary_shard or data.gather_dtype or data.reduce_dtype)
+        step = step_of(data.prefetch, otherwise=sharded)
+        return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
         """The step under the plan, as `RankedStep`.

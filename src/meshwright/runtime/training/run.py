@@ -19,7 +19,7 @@ from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.model import Model
-from meshwright.zoo.training import Adam, train_step
+from meshwright.zoo.training import train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,9 @@ class Training(PlannedTraining):
             gradients_too: whether it returns the gradients behind state and loss.
         """
         grid = model_grid(self.row, self.plain_model(), self.seq_len)
-        step = train_step(self.model(grid), Adam(), self.seed, gradients_too=gradients_too, scaling=self.scaling)
+        step = train_step(
+            self.model(grid), self.updates_by, self.seed, gradients_too=gradients_too, scaling=self.scaling
+        )
         return self.parallelized(step, method_of(self.row, devices, self.seq_len, grid))
 
 
