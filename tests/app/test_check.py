@@ -29,6 +29,17 @@ def test_the_best_plan_is_fine() -> None:
     report.raise_violations()
 
 
+def test_the_whole_run_is_said_where_its_tokens_are_stated() -> None:
+    asked = {"global_batch": BATCH, "search": False}
+    report = check(MODEL, "tp8", GPUS, tokens=1e12, price=2.0, carbon_intensity=0.1, **asked)
+
+    assert report.run is not None
+    assert report.run.carbon_kg
+    assert "1T tokens" in report.text
+    assert "USD" in report.text
+    assert check(MODEL, "tp8", GPUS, **asked).run is None
+
+
 def test_a_slow_plan_is_beaten_but_no_violation() -> None:
     report = check(MODEL, "tp8.rc-full", GPUS, global_batch=BATCH)
     assert report.ok

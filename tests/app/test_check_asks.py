@@ -317,9 +317,15 @@ def test_experts_that_differ_by_layer_and_padded_vocabularies_are_deepspeeds(tmp
     assert not report.violations
     assert report.inputs is not None
     assert report.inputs.model.vocab == 50432
-    path.write_text(text.format(" --num-experts 8 16"))
-    fields = [one.field for one in check(path, cluster="8xH100", search=False).violations if one.code == "OPTIONS"]
-    assert fields[0] == "--num-experts"
+    path.write_text(text.format(" --num-experts 8 16 --mlp-type residual"))
+    report = check(path, cluster="8xH100", search=False)
+    assert not report.violations
+    assert report.inputs is not None
+    assert [layer.mlp.routed_experts for layer in report.inputs.model.layers()] == [0, 8, 0, 16]
+    for wrong in ("8 16 32", "8 8 16", "16 8 4 2", "8 0", "8 x"):
+        path.write_text(text.format(f" --num-experts {wrong}"))
+        fields = [one.field for one in check(path, cluster="8xH100", search=False).violations if one.code == "OPTIONS"]
+        assert "--num-experts" in fields
 
 
 def test_options_of_a_launcher_are_not_those_of_a_training(tmp_path: Path) -> None:

@@ -262,10 +262,14 @@ def test_earlier_names_of_offload_are_honoured() -> None:
         ('"cpu_offload": true', "og"),
         ('"cpu_offload": false', ""),
         ('"cpu_offload_param": true', "w"),
+        ('"offload_param": {"device": "cpu"}', "w"),
     ):
         row = target.read({"ds.json": f'{text}"zero_optimization": {{"stage": 3, {keys}}}}}'}, 8).row
         assert row is not None
         assert row.offload == letters
+        below = target.read({"ds.json": f'{text}"zero_optimization": {{"stage": 2, {keys}}}}}'}, 8).row
+        assert below is not None
+        assert below.offload == letters.replace("w", ""), "weights stay on the device below ZeRO-3"
 
 
 def test_a_folder_with_files_of_several_targets_asks_which(tmp_path: Path) -> None:
@@ -345,3 +349,111 @@ def test_what_an_export_says_without_its_plan_file_is_priced_as_it_was_planned(
     assert read.name == best.title
     assert read.estimate.step_time_s == pytest.approx(best.estimate.step_time_s, rel=1e-9)
     assert read.estimate.peak_memory_bytes == pytest.approx(best.estimate.peak_memory_bytes, rel=1e-9)
+
+
+def test_micro_batches_are_those_of_the_engine_where_the_program_says_others(tmp_path: Path) -> None:
+    around = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+    (tmp_path / "around.yaml").write_text(
+        f"{around}num_processes: 8\ndeepspeed_config: {{zero_stage: 2, gradient_accumulation_steps: 1}}\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(f"accelerate launch --config_file around.yaml {TRAINER} --bf16 --gradient_accumulation_steps 4\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert report.name == "dp8.z2.mbs2.gbs16.nodpov"
+    said = "DeepSpeed sums 1 micro-batches as Accelerate's file says; the program says 4"
+    assert said in report.warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("launch.py loss=kto", "loss=kto"),
+        ("train.py --algorithm=dpo", "algorithm=dpo"),
+        ("run.py ++trainer._target_=ppo", "ppo"),
+        ("-m training.train_preference_model", "training.train_preference_model"),
+    ],
+)
+def test_a_word_that_names_pairs_or_rewards_is_no_plan_of_one_pass(tmp_path: Path, words: str, what: str) -> None:
+    script = tmp_path / "run.sh"
+    _, _, rest = TRAINER.partition(" ")
+    script.write_text(f"torchrun --nproc_per_node 8 {words} {rest} --bf16\n")
+    with pytest.raises(MeshwrightError, match=what) as raised:
+        check(script, cluster="8xH100", search=False).raise_violations()
+    assert "pairs or rewards" in str(raised.value)
+
+
+def test_a_file_of_an_engine_under_a_name_of_the_programs_own_is_missed(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 {TRAINER} --bf16 --ds_stage 2 --ds_config_path ds/config_2.json\n")
+    with pytest.raises(MeshwrightError, match=r"ds/config_2\.json is not here"):
+        check(script, cluster="8xH100", search=False).raise_violations()
+    (tmp_path / "config_2.json").write_text(json.dumps(ZERO))
+    assert check(script, cluster="8xH100", search=False).name == "dp8.z3.mbs2.gbs16"
+
+
+@pytest.mark.parametrize("named", ["$CONF", '<(echo "[model]")'])
+def test_a_configuration_that_nobody_can_know_is_asked_for(tmp_path: Path, named: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/bash\ntorchrun --nproc_per_node 8 -m torchtitan.train --job.config_file {named}\n")
+    report = check("llama-3-8b", cluster="8xH100", source=script, search=False)
+    assert [one.what for one in report.violations] == ["--job.config_file is not known (run.sh:2)"]
+
+
+def test_checkers_of_logits_are_no_jobs_beside_a_training(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "base.yml model_name=llama3-8b per_device_batch_size=1 max_target_length=2048 ici_fsdp_parallelism=8"
+    script.write_text(
+        f"#!/bin/bash\npython3 -m MaxText.train {words} remat_policy=full\n"
+        "python3 -m MaxText.tests.forward_pass_logit_checker base.yml model_name=llama3-8b per_device_batch_size=2\n"
+    )
+    assert check(script, cluster="8xH100", search=False).name == "dp8.fsdp.mbs1.gbs8.rc-full"
+
+
+def test_adapters_of_a_file_that_the_program_is_given_are_read(tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
+    script = tmp_path / "run.sh"
+    words = f"deepspeed {TRAINER} --bf16 --deepspeed zero3.json --use_peft True --peft_config_path lora"
+    script.write_text(f"{words}\n")
+    asked = check(script, cluster="8xH100", search=False)
+    assert [one.what for one in asked.violations] == ["lora is not here"]
+    (tmp_path / "lora").mkdir()
+    settings = {"peft_type": "LORA", "r": 4, "target_modules": ["o_proj"], "task_type": "CAUSAL_LM"}
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(settings))
+    report = check(script, cluster="8xH100", search=False)
+    assert report.ok
+    assert report.inputs is not None
+    assert report.inputs.model.tuning.lora.rank == 4
+    assert report.inputs.model.tuning.lora.targets == ("o_proj",)
+
+
+def test_what_is_asked_of_adapters_names_the_option_that_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"deepspeed {TRAINER} --zero_stage 2 --deepspeed --lora_dim 8 --lora_module_name attention.\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert report.violations[0].why.startswith("--lora_module_name is an option of the program itself")
+
+
+def test_a_launcher_whose_program_is_not_known_says_which(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 $(which modalities) run --config_file_path a.yaml\n")
+    with pytest.raises(MeshwrightError, match=r"what torchrun starts is not known: \$\(which modalities\)"):
+        check(script, cluster="8xH100", search=False).raise_violations()
+
+
+@pytest.mark.parametrize("named", ["--config_file $1", "--config_file=$1"])
+def test_a_launchers_file_that_is_an_argument_is_what_is_not_known(tmp_path: Path, named: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/bash\naccelerate launch {named} finetuning.py --model gpt2\n")
+    with pytest.raises(MeshwrightError, match="what its launcher is started with is not known: argument 1"):
+        check(script, cluster="8xH100", search=False).raise_violations()
+
+
+def test_python_alone_on_one_visible_device_is_one_process(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"CUDA_VISIBLE_DEVICES=0 python {TRAINER} --bf16\n")
+    asked = check(script, search=False)
+    assert [one.fix for one in asked.violations] == [
+        "say --gpus 1xH100, or how many of which there are; or --cluster FILE"
+    ]
+    script.write_text(f"CUDA_VISIBLE_DEVICES=0,1 python {TRAINER} --bf16\n")
+    assert "the file does not say how many devices" in check(script, search=False).violations[0].why

@@ -61,10 +61,9 @@ def test_a_batch_of_the_program_itself_is_asked_for_until_both_factors_are_known
 def test_a_better_plan_is_written_in_the_words_of_the_program(tmp_path: Path) -> None:
     report = read(tmp_path, "--model_name Qwen/Qwen3-0.6B --batch_size_per_gpu 1 --accumulation_steps 16")
     assert report.fix is not None
-    written = next(note for note in report.fix.notes if note.startswith("in run.sh write"))
-    assert "--batch_size_per_gpu" in written
-    assert "--accumulation_steps" in written
-    assert "per_device_train_batch_size" not in written
+    assert "--batch_size_per_gpu 16" in report.fix.text
+    assert "--accumulation_steps 1" in report.fix.text
+    assert "per_device_train_batch_size" not in report.fix.text
 
 
 @pytest.mark.parametrize(
@@ -87,3 +86,10 @@ def test_when_states_are_saved_is_no_recompute() -> None:
     assert not changes_plan("checkpointing_steps")
     assert changes_plan("mem_cap")
     assert not leaves_alone("mem_cap", "0")
+
+
+def test_a_program_that_says_no_batch_of_its_own_is_asked_for_it(tmp_path: Path) -> None:
+    report = read(tmp_path, "--model Qwen/Qwen3-0.6B --grad_accum 8", search=False)
+    assert [(one.code, one.field) for one in report.violations] == [("ASK", "per_device_train_batch_size")]
+    trainers = read(tmp_path, "--model Qwen/Qwen3-0.6B --gradient_accumulation_steps 8", search=False)
+    assert trainers.name == "dp8.mbs8.gbs512"

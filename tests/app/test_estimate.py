@@ -13,9 +13,13 @@ from meshwright import estimate
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job
 from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
 from tests.app.questions import GPUS, MODEL, best_plans
 
 ROW = "tp2.pp2.z1.mbs1.rc-sel"
+
+
+STEP = Workload(seq_len=1024, global_batch=64)
 
 
 def test_one_plan_and_no_search() -> None:
@@ -93,6 +97,29 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         estimate("llama-3-70b", file)
     with pytest.raises(InputError, match="no model"):
         estimate(None, "tp2", gpus=GPUS)
+
+
+def test_a_workload_states_the_whole_step() -> None:
+    """What was stated beside it was dropped in silence."""
+    with pytest.raises(InputError) as caught:
+        estimate("gpt2", "dp8", gpus="8xH100", workload=STEP, seq_len=512, dtype="fp16")
+    assert {problem.field for problem in caught.value.problems} == {"seq_len", "dtype"}
+
+
+def test_the_run_and_what_is_trained_are_stated_beside_a_workload() -> None:
+    whole, tuned = (
+        estimate("gpt2", "dp8.mbs1", gpus="8xH100", workload=STEP, **beside)
+        for beside in ({"tokens": 1e9}, {"lora": "r=8"})
+    )
+
+    assert whole.run is not None
+    assert tuned.model.tuning is not None
+
+
+def test_a_plan_has_the_batch_that_is_stated_in_tokens() -> None:
+    with pytest.raises(InputError, match="the plan says gbs16, --tokens-per-step says 65,536"):
+        estimate("gpt2", "dp8.gbs16", gpus="8xH100", seq_len=1024, tokens_per_step=65536)
+    assert estimate("gpt2", "dp8.gbs64", gpus="8xH100", seq_len=1024, tokens_per_step=65536)[0].name == "dp8.mbs1.gbs64"
 
 
 def test_a_plan_file_on_a_larger_cluster_says_how_much_of_it_runs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from meshwright.app.runs.inputs import run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
 from meshwright.errors import InputError, MeshwrightError, StoppedError
+from meshwright.formats.plan_json import write_job
+from meshwright.schedules.plan_rows import plan_of
+from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
 from tests.virtual_devices import eight_devices
 
 eight_devices()
@@ -131,10 +136,23 @@ def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
     assert found.row.devices == found.devices == 8
 
 
+def test_a_plan_file_keeps_its_division_of_layers(tmp_path: Path) -> None:
+    """A run cut the model by the work of its layers, whatever the file said."""
+    job = mw.estimate("llama-3.1-8b", "pp2.mbs1.gbs4", cluster="2xH100")[0].job
+    assert isinstance(job, Job)
+    plan = plan_of(PlanRow(pp=2, gbs=4), [20, 12])
+    file = tmp_path / "plan.json"
+    file.write_text(write_job(replace(job, plan=plan)))
+    whole = ExecutionFields(model=None, plan=str(file), layers=32, hidden=64, vocab=128, seq_len=32)
+
+    assert run_inputs(whole).stage_layers == (20, 12)
+    assert sum(run_inputs(replace(whole, layers=8)).stage_layers) == 8
+
+
 def test_what_a_plan_file_is_priced_with_and_no_run_does_is_refused(tmp_path: Path) -> None:
     file, words = tmp_path / "plan.json", {"cluster": "8xH100", "global_batch": 16}
     for asked, said in (
-        ({"optimizer": "pipefisher"}, "optimizer pipefisher does not run here"),
+        ({"optimizer": "shampoo"}, "optimizer shampoo does not run here"),
         ({"lora": "r=8"}, "LoRA does not run here"),
         ({"lengths": "lognormal:mean=1200,sigma=1,max=8192"}, "unequal lengths"),
     ):
@@ -148,7 +166,7 @@ def test_every_default_is_said() -> None:
     assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)
     assert [note.partition(" ")[0] for note in found.assumptions] == ["8", "32", "64"]
     sliced = run_inputs(ExecutionFields(model="gpt-tiny", plan="pp2.slimpipe-segments2", devices=2, global_batch=2))
-    assert any("slimpipe-segments2 without its exchange" in note for note in sliced.assumptions)
+    assert any("slimpipe-segments2: every worker does the attention of its own" in note for note in sliced.assumptions)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ NAMES = [
     ("plan llama-3-8bb --gpus 8xH100", 4, "unknown model 'llama-3-8bb'", "llama-3-8b"),
     ("plan nobody/knows-this --gpus 8xH100", 4, "unknown model", "config.json"),
     ("plan llama-3-8b --gpus 8xH1000", 4, "unknown device 'H1000'", "H100"),
+    ("plan llama-3-8b --gpus 2x9999XYZ", 4, "unknown device '9999XYZ'", "gpus list"),
     (f"{PLAN} --dtype bf17", 4, "unknown dtype 'bf17'", "bf16"),
     (f"{PLAN} --optimizer adamm", 4, "unknown optimizer 'adamm'", "adam"),
     (f"{PLAN} --lora r=16,targets=q_prj", 2, "LoRA target 'q_prj' matches no module", "did you mean q_proj"),

@@ -41,7 +41,7 @@ QUESTIONS = {
         "meshwright.check/1",
         {
             *("schema", "name", "title", "text", "ok", "exit_code", "legal", "fits", "dominated_by", "violations"),
-            *("repairs", "mends", "warnings", "estimate", "inputs", "post_mortem", "read", "fix"),
+            *("repairs", "mends", "warnings", "estimate", "inputs", "post_mortem", "read", "fix", "run"),
         },
     ),
     "explain plans.json": (

@@ -504,3 +504,11 @@ def test_numbers_of_thousands_of_digits_in_a_script_are_told(change: str) -> Non
     script = Path("train.sh")
     script.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 {change.format('9' * 4400)}\n")
     assert main(["check", "llama-3.1-8b", str(script), "--gpus", "8xH100"]) in (2, 3, 5)
+
+
+@pytest.mark.parametrize("field", ["pcie", "nvme", "host_ram"])
+def test_hosts_of_less_than_a_byte_are_refused(field: str) -> None:
+    """Times of copies over such a link have no number that JSON takes."""
+    value = "1e-308GB/s" if field == "nvme" else 1e-308
+    with pytest.raises(InputError, match=field.replace("_", "[-_]")):
+        meshwright.explain("tp2.mbs1", model="gpt2", gpus="2xH100", global_batch=8, **{field: value})

@@ -60,11 +60,15 @@ class Service:
             with error:
                 return Answered(error.code, error.read(), dict(error.headers))
 
+    def children(self) -> list[int]:
+        """Processes that it started, those that ended and were not asked for included."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(child) for child in found.split()]
+
     def searchers(self) -> list[int]:
         """Processes that search: they are nicer than the service."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         own = os.getpriority(os.PRIO_PROCESS, self.process.pid)
-        return [int(child) for child in children if os.getpriority(os.PRIO_PROCESS, int(child)) >= own + NICENESS]
+        return [child for child in self.children() if os.getpriority(os.PRIO_PROCESS, child) >= own + NICENESS]
 
 
 def started(folder: Path, *options: str, **environment: str) -> Service:

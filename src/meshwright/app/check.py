@@ -38,6 +38,7 @@ from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
+from meshwright.planning.whole_run import WholeRun, whole_run
 from meshwright.records import plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
@@ -76,6 +77,8 @@ class CheckReport(Answer):
     """The script that was checked, with the better plan or the smallest repair in it."""
     post_mortem: PostMortem | None = None
     """Why a run of this plan ran out of memory; None unless a log was given."""
+    run: WholeRun | None = None
+    """The whole run under this plan; None where its tokens are not stated."""
 
     @property
     def legal(self) -> bool:
@@ -123,6 +126,7 @@ class CheckReport(Answer):
             "warnings": list(self.warnings),
             "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
             "estimate": plain(self.estimate),
+            "run": plain(self.run),
             "inputs": None if self.inputs is None else _described(self.inputs),
         }
 
@@ -262,10 +266,11 @@ def _report(
     faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
     shown = title_of(question.job, row) if question.plan else name or unnamed
+    run = None if estimate is None or estimate.fits == "no" else whole_run(question.job, estimate)
     return CheckReport(
         name=name,
         title=shown,
-        text=words.check_sentence(shown, question, estimate, len(violations), faster),
+        text=words.check_sentence(shown, question, estimate, len(violations), faster, run),
         violations=tuple(violations),
         estimate=estimate,
         better=better,
@@ -273,6 +278,7 @@ def _report(
         warnings=tuple(warnings),
         inputs=inputs,
         post_mortem=died,
+        run=run,
     )
 
 

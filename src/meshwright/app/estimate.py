@@ -8,13 +8,15 @@ from typing import Any
 from meshwright.app.answer import Answer
 from meshwright.app.plans.plan_set import PlanSet, ranked
 from meshwright.app.requests.estimate import EstimateRequest
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.gather import Gather
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import inexact
 from meshwright.planning.axes.offload import host_assumptions
+from meshwright.planning.carried_plan import OF_THE_STEP
 from meshwright.planning.one_kind_plans import target_note
 from meshwright.planning.plan_source import PlanLike, plan_question, question_beside_trainers
 from meshwright.planning.question.job_inputs import JobInputs, job_fields
@@ -29,6 +31,7 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
 from meshwright.units import percent, seconds
 
 
@@ -90,31 +93,32 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
         InputError: the plan is not legal, or anything is malformed or contradictory, all problems together.
         UnsupportedError: an unknown name, or a plan that no model prices.
     """
-    job, workload = request.job, request.workload
-    if workload is not None:
-        asked = job_fields(None, None, workload)
-        job = replace(
-            asked,
-            model=job.model,
-            cluster=job.cluster,
-            gpus=job.gpus,
-            tokens_per_step=job.tokens_per_step,
-            price=job.price,
-            prices=job.prices,
-            power=job.power,
-            pue=job.pue,
-            carbon_intensity=job.carbon_intensity,
-            host_ram=job.host_ram,
-            nvme=job.nvme,
-            pcie=job.pcie,
-            software=job.software,
-            calibration=workload.calibration if job.calibration is None else job.calibration,
-        )
+    job = request.job if request.workload is None else _of_workload(request.job, request.workload)
     if request.schedule:
         row, plans, inputs = schedules_of_plan(request.plan, job, schedules=request.schedule)
         return ScheduleComparison(row=row, plans=plans, inputs=inputs)
     target = request.target
     return estimate_one(request.plan, job) if target is None else _under_target(request.plan, job, target)
+
+
+def _of_workload(job: JobFields, workload: Workload) -> JobFields:
+    """The question whose step is a workload; what is stated of the run or of the model stands beside it.
+
+    Raises:
+        InputError: something that the workload states is stated anew.
+    """
+    gather = Gather()
+    beside = ("tokens", "failures")
+    for name in (*OF_THE_STEP, "global_batch", "tokens_per_step", "dynamic_cp", "bf16_first", "bf16_last"):
+        value = getattr(job, name)
+        if value not in (None, False, ()) and name not in beside:
+            what, fix = f"both a workload and {name} are given", f"leave {name} out, or change it in the workload"
+            gather.problem(Problem(what=what, why="a workload states its whole step", fix=fix, field=name), "MW203")
+    gather.done()
+    step = job_fields(None, None, workload)
+    own = {name: getattr(step, name) for name in (*OF_THE_STEP, "global_batch", "dynamic_cp", "failures", "like")}
+    stated = {name: value for name in (*beside, "calibration") if (value := getattr(job, name)) is not None}
+    return replace(job, **{**own, "calibration": step.calibration, **stated})
 
 
 def _under_target(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, target: str) -> PlanSet:

@@ -243,14 +243,15 @@ def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:
 
     def counted(stage: StageEstimate) -> float:
         parts = dict(stage.memory_bytes)
-        head = run.head_bytes if stage is estimate.stages[-1] else 0.0
-        allocated = stage.peak_memory_bytes - parts["comm_buffers"] - parts["overhead"] + head
+        beside = run.workspace_bytes + run.more_activations * parts["activations"]
+        beside += run.head_bytes if stage is estimate.stages[-1] else 0.0
+        allocated = stage.peak_memory_bytes - parts["comm_buffers"] - parts["overhead"] + beside
         if run.memory_kind == "allocated":
             return allocated
-        room = max(0.0, stage.capacity_bytes - stage.peak_memory_bytes - head)
+        room = max(0.0, stage.capacity_bytes - stage.peak_memory_bytes - beside)
         cached = min(framework.cached * allocated, room)
         reserved = allocated * (1 + framework.fragmentation)
-        return (stage.peak_memory_bytes + head if run.memory_kind == "device" else reserved) + cached
+        return (stage.peak_memory_bytes + beside if run.memory_kind == "device" else reserved) + cached
 
     stages = estimate.stages[-1:] if run.last_stage else estimate.stages
     return max(counted(stage) for stage in stages)

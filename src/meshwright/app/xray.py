@@ -111,7 +111,7 @@ def xray(request: XrayRequest) -> Xray:
         traced=seen,
         products=product_rows(seen, work, hardware, job.workload.precision, in_pieces=form.in_pieces),
         collectives=collective_rows(seen, work),
-        memory=memory_rows(seen, _stage_of(estimate.stages, stage)),
+        memory=memory_rows(seen, _stage_of(estimate.stages, stage), hardware),
         launch=launch,
         warnings=question.warnings,
     )

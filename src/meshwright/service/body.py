@@ -76,13 +76,7 @@ def parsed_body(content: bytes) -> dict[str, Any]:
         InputError: it is no JSON, no object, or has numbers or texts that no field takes.
     """
     try:
-        found = json.loads(
-            content.decode("utf-8-sig") or "{}",
-            object_pairs_hook=_once,
-            parse_constant=_no_number,
-            parse_int=_whole,
-            parse_float=_finite,
-        )
+        found = _READ.decode(content.decode("utf-8-sig") or "{}")
         if isinstance(found, dict):
             json.dumps(found, ensure_ascii=False).encode()
             return found
@@ -242,3 +236,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(f"{text[:40]} is too large")
     return found
+
+
+_READ = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number, parse_int=_whole, parse_float=_finite)

@@ -10,10 +10,11 @@ from meshwright.errors import MeshwrightError
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION, is_quick
 from meshwright.service.job_queue import QueuedJob
-from meshwright.service.lanes import BusyError, LostWorkerError, Tell, TooSlowError, WorkerLane
+from meshwright.service.lanes import BusyError, TooSlowError, WorkerLane
 from meshwright.service.on_ray import ClusterLane
 from meshwright.service.settings import Settings
 from meshwright.service.worker import NICENESS, WorkerRole
+from meshwright.service.worker_process import LostWorkerError, Tell
 
 MOST_QUICK = 2
 """Workers of quick questions, fewer where there are fewer processors."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
+from collections.abc import Iterator
 
 _LENGTH = struct.Struct("!Q")
 
@@ -23,14 +23,26 @@ def receive(connection: socket.socket) -> bytes:
     return _exactly(connection, _LENGTH.unpack(_exactly(connection, _LENGTH.size))[0])
 
 
-async def next_message(reader: asyncio.StreamReader) -> bytes:
-    """The next message of a stream.
+class Messages:
+    """Messages of a stream that comes in pieces."""
 
-    Raises:
-        EOFError: the other end is closed.
-    """
-    size = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
-    return await reader.readexactly(size)
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def with_more(self, piece: bytes) -> Iterator[bytes]:
+        """The messages that a piece completes.
+
+        Args:
+            piece: what came next.
+        """
+        self._rest += piece
+        while len(self._rest) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._rest)[0]
+            if len(self._rest) < end:
+                return
+            message = bytes(memoryview(self._rest)[_LENGTH.size : end])
+            del self._rest[:end]
+            yield message
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from meshwright.service.answering import problem_reply
+from meshwright.service.answering import fault, problem_reply
 from meshwright.service.catalogue import VERSION
 from meshwright.service.desk import Desk, lost, too_slow
 from meshwright.service.job_queue import ENDED, MOST_ATTEMPTS, JobQueue, QueuedJob
-from meshwright.service.lanes import BusyError, LostWorkerError, TooSlowError
+from meshwright.service.lanes import BusyError, TooSlowError
+from meshwright.service.worker_process import LostWorkerError
 
 PING_S = 15.0
 """Seconds between words to a listener when nothing changes, so that the connection is kept."""
@@ -138,6 +139,8 @@ class Jobs:
                 self.queue.finish(job.id, problem_reply(lost(), 503))
             else:
                 self.queue.put_back(job.id)
+        except Exception as error:  # a job that nobody ends is waited for without end
+            self.queue.finish(job.id, problem_reply(fault(error), 500))
         finally:
             self._running.pop(job.id, None)
             self._progress.pop(job.id, None)

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
-import os
-import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from meshwright.service.answering import Reply
-from meshwright.service.framing import framed, next_message
-from meshwright.service.worker import DONE, PROGRESS, READY, WorkerRole, asked, progress_of, reply_of, used_s, work
+from meshwright.service.worker import WorkerRole, asked
+from meshwright.service.worker_process import ENDS_IN_S, OpenQuestion, Tell, WorkerProcess
 
-Tell = Callable[[Any], None]
 WAITING = 6.0
 """Factor on a question's limit by the clock: a worker that is nice waits for those that are not."""
 SHORTEST_S = 0.05
 """Seconds between two looks at what a worker has used."""
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 STARTING_S = 60.0
 """A worker that has used so much processor time and is not ready is started again."""
-Found = TypeVar("Found")
+AGAIN_S = 1.0
+"""Seconds until another worker is started in place of one that never became ready."""
 
 
 class TooSlowError(Exception):
@@ -37,99 +31,18 @@ class BusyError(Exception):
     """No worker was free within the time of a question, or too many wait already."""
 
 
-class LostWorkerError(Exception):
-    """The worker of a question died."""
-
-
-class WorkerProcess:
-    """One process, asked by this one."""
-
-    def __init__(self, role: WorkerRole) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = socket.socketpair()
-        self.process: BaseProcess = context.Process(target=work, args=(theirs, role, os.getpid()), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.alive = True
-        """Whether it can be asked."""
-        self.used_s = 0.0
-        """Processor time that it had used when it last said so: at its start, and with each reply."""
-        self._reply: asyncio.Future[Reply] | None = None
-        self._tell: Tell | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._listening = asyncio.get_running_loop().create_task(self._listen(ours))
-
-    def processor_s(self) -> float | None:
-        """Processor time that the process has used; None where the system does not say."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-
-    async def ask(self, verb: str, body: Mapping[str, Any], tell: Tell | None = None) -> Reply:
-        """The reply to a body.
-
-        Raises:
-            LostWorkerError: the process died.
-        """
-        if not self.alive or self._writer is None:
-            raise LostWorkerError
-        self._reply, self._tell = asyncio.get_running_loop().create_future(), tell
-        self._writer.write(framed(asked(verb, body, tells=tell is not None)))
-        return await self._reply
-
-    def end(self) -> None:
-        """Kill the process."""
-        if not self.alive:
-            return
-        self.alive = False
-        self.process.kill()
-        self._listening.cancel()
-        for waiting in (self.ready, self._reply):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(LostWorkerError())
-                waiting.exception()
-
-    async def _listen(self, connection: socket.socket) -> None:
-        """Hear the process until it dies."""
-        try:
-            reader, self._writer = await asyncio.open_connection(sock=connection)
-            while True:
-                self._hear(await next_message(reader))
-        except (EOFError, OSError):
-            self.end()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
-
-    def _hear(self, message: bytes) -> None:
-        kind, content = message[:1], message[1:]
-        if kind in (READY, DONE):
-            self.used_s = used_s(content)
-        if kind == READY and not self.ready.done():
-            self.ready.set_result(None)
-        elif kind == DONE and self._reply is not None and not self._reply.done():
-            self._reply.set_result(reply_of(content))
-        elif kind == PROGRESS and self._tell is not None:
-            self._tell(progress_of(content))
-
-
 class WorkerLane:
     """Workers of one role; questions wait for the first that is free."""
 
     def __init__(self, role: WorkerRole, count: int, *, most_waiting: int = 256) -> None:
         self.role, self.count, self.most_waiting = role, count, most_waiting
-        self.waiting = self.busy = self.started = 0
-        self.busy_s = 0.0
+        self.started = 0
         self._free: list[WorkerProcess] = []
-        self._line: deque[asyncio.Future[WorkerProcess]] = deque()
-        """Who waits, first come first. A worker that comes free is handed to the first: were it only laid down, one who
-        came since would take it, and those who wait would wait again, the longest the longest."""
+        self._line: deque[OpenQuestion] = deque()
+        """Who waits, first come first."""
         self._workers: set[WorkerProcess] = set()
         self._closed = False
-        self._starting: set[asyncio.Task[None]] = set()
+        self._one_ready = asyncio.Event()
         self._moved_s = time.monotonic()
         """When a worker last became free."""
 
@@ -141,12 +54,22 @@ class WorkerLane:
     async def open(self) -> None:
         """Start the workers, and wait until one is ready."""
         self.start()
-        self._lay_down(await self._taken())
+        await self._one_ready.wait()
+
+    @property
+    def waiting(self) -> int:
+        """Questions that wait for a worker."""
+        return len(self._line)
+
+    @property
+    def busy(self) -> int:
+        """Workers that answer."""
+        return sum(worker.alive and worker.ready and worker.question is not None for worker in self._workers)
 
     @property
     def alive(self) -> int:
         """Workers that can be asked, or are."""
-        return sum(worker.alive and worker.ready.done() for worker in self._workers)
+        return sum(worker.alive and worker.ready for worker in self._workers)
 
     def pids(self) -> list[int]:
         """The processes of its workers."""
@@ -155,11 +78,9 @@ class WorkerLane:
     async def close(self) -> None:
         """Kill the workers."""
         self._closed = True
-        for task in self._starting:
-            task.cancel()
         for worker in list(self._workers):
             worker.end()
-            await asyncio.to_thread(worker.process.join, 5.0)
+            await asyncio.to_thread(worker.process.join, ENDS_IN_S)
 
     async def ask(self, verb: str, body: Mapping[str, Any], limit_s: float, tell: Tell | None = None) -> Reply:
         """The reply of a worker.
@@ -177,119 +98,86 @@ class WorkerLane:
             TooSlowError: the answer took longer; its worker was killed.
             LostWorkerError: its worker died.
         """
-        worker = await self._next(limit_s)
-        started = time.monotonic()
-        self.busy += 1
-        try:
-            return await _within(limit_s, worker, worker.ask(verb, body, tell))
-        except TooSlowError:
-            worker.end()
-            raise
-        except asyncio.CancelledError:
-            worker.end()
-            raise
-        finally:
-            self.busy -= 1
-            self.busy_s += time.monotonic() - started
-            self._back(worker)
-
-    async def _next(self, limit_s: float) -> WorkerProcess:
-        if self.waiting >= self.most_waiting:
-            raise BusyError
-        self.waiting += 1
-        try:
-            while True:
-                worker = await self._freed(WAITING * limit_s)
-                if worker.alive:
-                    return worker
-                self._replace(worker)
-        finally:
-            self.waiting -= 1
-
-    async def _freed(self, limit_s: float) -> WorkerProcess:
-        patient_until_s = time.monotonic() + limit_s
-        while True:
-            try:
-                async with asyncio.timeout(patient_until_s - time.monotonic()):
-                    return await self._taken()
-            except TimeoutError:
-                if self._moved_s + limit_s <= time.monotonic():
-                    raise BusyError from None
-                patient_until_s = self._moved_s + limit_s
-
-    async def _taken(self) -> WorkerProcess:
-        """The worker that came free last, or the next one."""
+        question = OpenQuestion(
+            asked(verb, body, tells=tell is not None), limit_s, tell, asyncio.get_running_loop().create_future()
+        )
         if self._free:
-            return self._free.pop()
-        place: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
+            self._give(self._free.pop(), question)
+        elif len(self._line) < self.most_waiting:
+            self._line.append(question)
+            self._look_in(question, WAITING * limit_s)
+        else:
+            raise BusyError
         try:
-            return await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._lay_down(place.result())
-            else:
-                with contextlib.suppress(ValueError):  # a worker that came free since found it given up
-                    self._line.remove(place)
-            raise
+            return await question.reply
+        finally:
+            self._forget(question)
 
-    def _lay_down(self, worker: WorkerProcess) -> None:
-        """A free worker, to the first in the line."""
+    def _give(self, worker: WorkerProcess, question: OpenQuestion) -> None:
+        """Let a free worker answer a question."""
+        question.since_s = time.monotonic()
+        worker.answer(question)
+        self._look_in(question, question.limit_s)
+
+    def _came_free(self, worker: WorkerProcess) -> None:
+        """A worker can be asked, and is at once where somebody waits, before anything is done with its last reply: it
+        idles while it has no question."""
+        self._moved_s = time.monotonic()
+        self._one_ready.set()
         while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(worker)
+            question = self._line.popleft()
+            if not question.reply.done():
+                self._give(worker, question)
                 return
         self._free.append(worker)
 
-    def _back(self, worker: WorkerProcess) -> None:
-        self._moved_s = time.monotonic()
-        if worker.alive:
-            self._lay_down(worker)
-        else:
-            self._replace(worker)
-
-    def _replace(self, worker: WorkerProcess) -> None:
+    def _died(self, worker: WorkerProcess) -> None:
+        """Another worker in place of one that is dead."""
         self._workers.discard(worker)
+        if worker in self._free:
+            self._free.remove(worker)
+        if worker.ready:
+            self._moved_s = time.monotonic()
         if not self._closed:
-            self._start()
+            asyncio.get_running_loop().call_later(0.0 if worker.ready else AGAIN_S, self._start)
 
     def _start(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._begin())
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
-
-    async def _begin(self) -> None:
-        worker = WorkerProcess(self.role)
-        self.started += 1
-        self._workers.add(worker)
-        try:
-            await _within(STARTING_S, worker, asyncio.shield(worker.ready))
-        except (TooSlowError, LostWorkerError):
-            worker.end()
-            self._workers.discard(worker)
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(1.0)
-                self._replace(worker)
+        if self._closed:
             return
-        self._lay_down(worker)
+        starting = OpenQuestion(b"", STARTING_S, None, asyncio.get_running_loop().create_future())
+        # Nobody else waits for it: that it failed is seen when the worker died.
+        starting.reply.add_done_callback(lambda reply: reply.exception())
+        self._workers.add(WorkerProcess(self.role, starting, self._came_free, self._died))
+        self.started += 1
+        self._look_in(starting, STARTING_S)
 
+    def _look_in(self, question: OpenQuestion, after_s: float) -> None:
+        if question.look is not None:
+            question.look.cancel()
+        question.look = asyncio.get_running_loop().call_later(max(after_s, SHORTEST_S), self._look, question)
 
-async def _within(limit_s: float, worker: WorkerProcess, answering: Awaitable[Found]) -> Found:
-    """What a worker answers, within so many of its processor seconds.
+    def _look(self, question: OpenQuestion) -> None:
+        """Give a question up that has had its time; else look again when it may have."""
+        if question.reply.done():
+            return
+        waited_s, used_s = time.monotonic() - question.since_s, question.used_s()
+        if question.worker is None:
+            left_s = WAITING * question.limit_s - min(waited_s, time.monotonic() - self._moved_s)
+        else:
+            spent_s = waited_s if used_s is None else used_s
+            left_s = min(question.limit_s - spent_s, WAITING * question.limit_s - waited_s)
+        if left_s > 0:
+            self._look_in(question, left_s)
+        else:
+            question.reply.set_exception(BusyError() if question.worker is None else TooSlowError())
+            self._forget(question)
 
-    Raises:
-        TooSlowError: it takes more, or `WAITING` times as many seconds by the clock.
-    """
-    task, began_s, before_s = asyncio.ensure_future(answering), time.monotonic(), worker.used_s
-    try:
-        left_s = limit_s
-        while not (await asyncio.wait({task}, timeout=max(left_s, SHORTEST_S)))[0]:
-            waited_s, now_s = time.monotonic() - began_s, worker.processor_s()
-            spent_s = waited_s if now_s is None else now_s - before_s
-            left_s = min(limit_s - spent_s, WAITING * limit_s - waited_s)
-            if left_s <= 0:
-                raise TooSlowError
-        return await task
-    finally:
-        task.cancel()
+    def _forget(self, question: OpenQuestion) -> None:
+        """Nobody waits for a question any longer: a worker that still works on it is killed."""
+        if question.look is not None:
+            question.look.cancel()
+        if question.worker is None:
+            with contextlib.suppress(ValueError):
+                self._line.remove(question)
+        elif question.worker.question is question:
+            question.worker.end()

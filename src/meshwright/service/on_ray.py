@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any
 
 import meshwright
@@ -13,11 +13,21 @@ from meshwright.errors import MeshwrightError
 from meshwright.ray_cluster import CODE, ray_module
 from meshwright.search.on_ray import LOST
 from meshwright.service.answering import Reply, fault, problem_reply
-from meshwright.service.lanes import LostWorkerError, Tell, TooSlowError, WorkerLane
+from meshwright.service.lanes import STARTING_S, WAITING, TooSlowError, WorkerLane
 from meshwright.service.worker import WorkerRole
+from meshwright.service.worker_process import LostWorkerError, Tell
 
-READY, PROGRESS, SLOW, DIED, DONE = "ready", "told", "slow", "died", "done"
-"""What a node sends: its version, once its worker can be asked; how far it is; it was too slow; it died; its reply."""
+HERE, READY, PROGRESS, SLOW, DIED, DONE = "here", "ready", "told", "slow", "died", "done"
+"""What a node sends: that it is still there; its version, once its worker can be asked; how far it is; it was too
+slow; its worker died; its reply."""
+BEAT_S = 10.0
+"""A node that has nothing else to say says so often that it is still there."""
+SILENT_S = 120.0
+"""A node that has said nothing for so long is lost: Ray does not tell of every death, and its streams may never end."""
+STARTS_S = 2 * WAITING * STARTING_S
+"""A node whose worker is not ready by then, which is two starts that took their longest, is lost."""
+
+Said = tuple[str, bytes]
 
 
 class NodeWorker:
@@ -26,7 +36,7 @@ class NodeWorker:
     def __init__(self, role: WorkerRole) -> None:
         self.role = role
 
-    async def answer(self, verb: str, body: str, limit_s: float) -> AsyncIterator[tuple[str, bytes]]:
+    async def answer(self, verb: str, body: str, limit_s: float) -> AsyncIterator[Said]:
         """Answer a question.
 
         Args:
@@ -38,23 +48,55 @@ class NodeWorker:
             What happens and its content as JSON; of a reply a line with its status and media type, then what it holds.
         """
         lane = WorkerLane(self.role, 1)
-        await lane.open()
-        yield READY, meshwright.__version__.encode()
-        progresses: asyncio.Queue[Any] = asyncio.Queue()
-        asking = asyncio.create_task(lane.ask(verb, json.loads(body), limit_s, progresses.put_nowait))
-        asking.add_done_callback(lambda _: progresses.put_nowait(None))
+        said: asyncio.Queue[Said | None] = asyncio.Queue()
+        said.put_nowait((HERE, b""))
+        asking = asyncio.create_task(_answered(lane, verb, json.loads(body), limit_s, said))
+        asking.add_done_callback(lambda _: said.put_nowait(None))
         try:
-            while (progress := await progresses.get()) is not None:
-                yield PROGRESS, json.dumps(progress).encode()
-            reply = await asking
-            yield DONE, f"{reply.status} {reply.media_type}\n".encode() + reply.content
-        except TooSlowError:
-            yield SLOW, b""
-        except LostWorkerError:
-            yield DIED, b""
+            async for one in with_beats(said):
+                yield one
+            await asking
         finally:
             asking.cancel()
             await lane.close()
+
+
+async def _answered(
+    lane: WorkerLane, verb: str, body: Mapping[str, Any], limit_s: float, said: asyncio.Queue[Said | None]
+) -> None:
+    """Ask a lane that is not open yet, and say what happens."""
+
+    def tell(progress: Any) -> None:
+        said.put_nowait((PROGRESS, json.dumps(progress).encode()))
+
+    try:
+        async with asyncio.timeout(STARTS_S):
+            await lane.open()
+        said.put_nowait((READY, meshwright.__version__.encode()))
+        reply = await lane.ask(verb, body, limit_s, tell)
+        said.put_nowait((DONE, f"{reply.status} {reply.media_type}\n".encode() + reply.content))
+    except TooSlowError:
+        said.put_nowait((SLOW, b""))
+    except (LostWorkerError, TimeoutError):
+        said.put_nowait((DIED, b""))
+
+
+async def with_beats(said: asyncio.Queue[Said | None], beat_s: float = BEAT_S) -> AsyncIterator[Said]:
+    """What a queue brings until None comes, and that its node is still there whenever nothing has come for a while.
+
+    Args:
+        said: filled by another task.
+        beat_s: seconds of silence after which `HERE` is said.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(beat_s):
+                one = await said.get()
+        except TimeoutError:
+            one = HERE, b""
+        if one is None:
+            return
+        yield one
 
 
 class ClusterLane:
@@ -62,10 +104,11 @@ class ClusterLane:
 
     Args:
         role: what its workers are for.
+        silent_s: seconds after which a node that says nothing is lost.
     """
 
-    def __init__(self, role: WorkerRole) -> None:
-        self.role = role
+    def __init__(self, role: WorkerRole, *, silent_s: float = SILENT_S) -> None:
+        self.role, self.silent_s = role, silent_s
         self.waiting = self.busy = self.started = 0
         self._ray = ray = ray_module()
         # A worker that dies is not started again by Ray: the job goes back into the queue, and is counted there.
@@ -73,8 +116,14 @@ class ClusterLane:
         self._lost = tuple(getattr(ray.exceptions, name) for name in (*LOST, "RaySystemError"))
 
     def places(self) -> int:
-        """Processors of the cluster, which may grow; at least 1, for which an empty one starts a node."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        """Processors of the cluster, which may grow; at least 1, for which an empty one starts a node.
+
+        A cluster that does not say has 1: whether it is lost is found by the next question.
+        """
+        try:
+            return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        except self._ray.exceptions.RayError:
+            return 1
 
     async def ask(self, verb: str, body: Mapping[str, Any], limit_s: float, tell: Tell | None = None) -> Reply:
         """The reply of a node; see `WorkerLane.ask`.
@@ -88,10 +137,8 @@ class ClusterLane:
         ready = False
         worker = self._actor.remote(self.role)
         try:
-            async for reference in worker.answer.options(num_returns="streaming").remote(
-                verb, json.dumps(body), limit_s
-            ):
-                what, content = await reference
+            stream = worker.answer.options(num_returns="streaming").remote(verb, json.dumps(body), limit_s)
+            async for what, content in self._heard(stream):
                 if what == READY:
                     if (theirs := content.decode()) != meshwright.__version__:
                         return problem_reply(_of_another_version(theirs), 503)
@@ -105,7 +152,7 @@ class ClusterLane:
                 elif what == DONE:
                     return _reply(content)
             raise LostWorkerError
-        except self._lost:
+        except (*self._lost, TimeoutError):
             raise LostWorkerError from None
         except self._ray.exceptions.RayError as error:
             return problem_reply(fault(error), 500)
@@ -116,6 +163,25 @@ class ClusterLane:
                 self.waiting -= 1
             with contextlib.suppress(Exception):  # the cluster may be gone
                 self._ray.kill(worker)
+
+    async def _heard(self, stream: AsyncIterator[Awaitable[Said]]) -> AsyncIterator[Said]:
+        """What a node says. It may wait for a processor as long as it takes, and is silent for `silent_s` at most then.
+
+        Raises:
+            TimeoutError: it was silent for longer.
+            LostWorkerError: its stream is broken, which Ray asserts that none is.
+        """
+        limit_s = None
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    said = await (await anext(stream))
+            except StopAsyncIteration:
+                return
+            except AssertionError:
+                raise LostWorkerError from None
+            limit_s = self.silent_s
+            yield said
 
 
 def _of_another_version(theirs: str) -> MeshwrightError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -101,7 +102,11 @@ def test_without_a_file_the_errors_of_the_release_are_shown(shown: Shown) -> Non
     assert f"{fit['runs']} published steps of {len(fit['ranges']['left_out']['sources'])} sources" in said
     for name in ("after", "left_out"):
         assert percent(fit["errors"][name]["median"]) in said
-    assert shown.page.locator("#view tbody tr").count() == 2 + len(fit["ranges"]["left_out"]["sources"])
+    left_out = fit["ranges"]["left_out"]
+    assert shown.page.locator("#view tbody tr").count() == 2 + len(left_out["sources"])
+    none_inside = next(source for source, inside in left_out["sources"].items() if not inside)
+    row = shown.page.locator("#view tbody tr").filter(has=shown.page.get_by_text(none_inside, exact=True))
+    assert re.split(r"\s*\t\s*|\n+", row.inner_text())[1:] == [str(left_out["runs"][none_inside]), "0%"]
     assert shown.serious() == []
 
 

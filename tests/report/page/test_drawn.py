@@ -149,6 +149,16 @@ def test_a_narrow_map_says_below_it_which_links_its_nodes_have(shown: Shown, fil
         shown.page.set_viewport_size({"width": 1280, "height": 900})
 
 
+def test_names_of_links_are_over_the_marks_of_exchanges(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["experts"], "operators")
+    parts = shown.page.locator("#view svg[aria-label*='kinds of exchange'] > *")
+    names = [part.evaluate("(one) => one.tagName === 'text' && one.textContent") for part in parts.all()]
+    links = [name for name in names if name]
+    assert len(links) == 2
+    assert names[-2:] == links
+    assert links[0].startswith("NVLink")
+
+
 def test_the_legend_speaks_of_numbers_where_tasks_have_theirs(shown: Shown, files: dict[str, Path]) -> None:
     shown.open(files["dense"], "timeline")
     numbers = shown.page.locator("#view .legend li", has_text="numbers: micro-batches")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from meshwright import plan, report
 from meshwright.app.pages.source import page_source
 from meshwright.app.requests.page import WebRequest
@@ -14,11 +16,18 @@ from tests.report.page.sources import served, source
 POINTS = """() => [...document.querySelectorAll('#view svg[aria-label^="Plans by"]:not(.parallel) g[aria-label]')]
   .map((one) => one.getAttribute('aria-label'))"""
 
+LYING = """() => [...new Set([...document.querySelectorAll('.ruled line')]
+  .map((one) => one.y1.baseVal.value === one.y2.baseVal.value))]"""
 
-def test_axes_are_chosen_and_kept_in_the_address(tmp_path: Path) -> None:
-    answer = plan("llama-3-8b", gpus="8xH100", top=3, price=2.0, pareto=True)
-    file = tmp_path / "plan.html"
-    report(answer, output=file)
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("frontier") / "plan.html"
+    report(plan("llama-3-8b", gpus="8xH100", top=3, price=2.0, pareto=True), output=found)
+    return found
+
+
+def test_axes_are_chosen_and_kept_in_the_address(file: Path) -> None:
     with chromium() as shown:
         shown.open(file, "frontier")
         before = shown.evaluate(POINTS)
@@ -40,6 +49,23 @@ def test_axes_are_chosen_and_kept_in_the_address(tmp_path: Path) -> None:
         assert shown.page.locator("#frontier-x").input_value() == "rate"
         assert shown.serious() == []
         assert shown.complaints == []
+
+
+@pytest.mark.parametrize(("width", "lies"), [(390, True), (1280, False)])
+def test_axes_of_settings_lie_one_below_the_other_where_they_have_no_room(file: Path, width: int, lies: bool) -> None:
+    with chromium() as shown:
+        shown.page.set_viewport_size({"width": width, "height": 900})
+        shown.open(file, "frontier")
+        assert shown.cut_off() == []
+        assert shown.evaluate(LYING) == [lies]
+        every = shown.page.locator(".parallel polyline").count()
+        value = shown.page.locator(".ruled [role=button]", has_text="yes").last
+        value.focus()
+        value.press("Enter")
+        kept = shown.page.locator(".parallel polyline:not(.beyond)").count()
+        assert 0 < kept < every
+        assert shown.page.locator("#view", has_text=f"{kept} of {every} plans within the marks").count() == 1
+        assert shown.serious() == []
 
 
 def test_a_change_of_stages_is_shown_by_a_click() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,6 @@ def test_layers_are_given_stage_by_stage_where_there_are_several(layers: tuple[i
         mbs=1,
     )
     assert held_line(one) == f"{text}, tp4, 8 x mbs1"
+    chunked = replace(one, schedule="interleaved-group8", chunks=3)
+    assert held_line(chunked) == f"{text}, tp4, 8 x mbs1, interleaved-group8 in 3 chunks"
+    assert "interleaved" not in held_line(chunked, follows=True)

@@ -14,6 +14,7 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.mixed.other_schedules import schedules_apart
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
@@ -25,7 +26,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.target_space import restricted
 from meshwright.report.words.titles import title_of
-from meshwright.search.space import Space
+from meshwright.search.space import Space, uncomposed
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.targets import TARGETS
 
@@ -91,6 +92,7 @@ def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST, *
     refuses, spaces = target_rule(request.target), _StageSpaces(inputs=inputs, request=request)
     anywhere = space_anywhere(inputs.cluster, partial(spaces.under, refuses))
     notes = [*pinned_notes(anywhere), *([target_note(request.target)] if request.target else ())]
+    notes += schedules_apart(anywhere)
     source: StageSource
     slices: SliceSource | None = None
     if named:
@@ -130,8 +132,8 @@ class _StageSpaces:
         """Whatever starts the plan."""
         asked = self.request.space
         space = space_of(self.inputs.model, self.inputs.workload, part.devices, **asked.keywords())
-        # Stages of unlike devices know 1d strategies and no offload: `all` opens neither, a name is refused further on.
-        closed = {axis for axis in ("tensor", "offload") if axis not in (asked.methods or "")}
+        # `all` opens nothing that stages of unlike devices do not have, a name is refused further on.
+        closed = {axis for axis, values in space.pins if uncomposed(axis, values) and axis not in (asked.methods or "")}
         pins = tuple(pin for pin in space.pins if pin[0] not in closed or pin[0] not in space.opened)
         return replace(space, pins=pins, opened=tuple(axis for axis in space.opened if axis not in closed))
 

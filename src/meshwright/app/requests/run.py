@@ -40,6 +40,11 @@ class ExecutionFields:
     seq_len: int | None = ask("Sequence length.", Whole(), option="--seq", usual="64, or the plan file's")
     global_batch: int | None = ask("Global batch in sequences.", Whole(), option="--gbs")
     dtype: str = ask("Compute format: fp32, fp64, bf16 or fp16 (its loss scaled).", NAME, default="fp32", usual="fp32")
+    optimizer: str | None = ask(
+        "Optimizer: adam, kfac or pipefisher; options follow a colon, as in kfac:every=2.",
+        NAME,
+        usual="adam, or the plan file's",
+    )
     seed: int = ask("Seed of weights, data and dropout.", Whole(low=0), default=0, usual="0")
     emulate: float | None = ask(
         "Emulate the plan's devices: tasks and messages take S seconds for each planned second.",
@@ -57,7 +62,8 @@ class ExecutionFields:
 class RunRequest(Request):
     """Train a model under a plan on this machine. Shows loss and time of every step, with the prediction.
 
-    MODEL is gpt-tiny, llama-tiny, moe-tiny, mlp-tiny, or one of `models list` that fits here, scaled down if need be.
+    MODEL is gpt-tiny, llama-tiny, moe-tiny, pr-moe-tiny, mlp-tiny, or one of `models list` that fits here, scaled down
+    if need be.
     """
 
     examples: ClassVar = (

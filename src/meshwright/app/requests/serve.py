@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask
@@ -102,6 +103,7 @@ class McpRequest(ListenRequest):
             reading.refuse(("host", "port", "open", "token"), f"without {called}", why)
 
 
+@lru_cache(maxsize=64)
 def is_own_address(host: str) -> bool:
     """Whether only this machine reaches an address."""
     try:

@@ -18,6 +18,7 @@ from meshwright.schedules.plan_rows import row_of, stages_of
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import homogeneous
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.shardings import SHARDINGS
 
@@ -29,6 +30,7 @@ SEQ_LEN = 64
 COMPUTE = {"bf16": "bfloat16", "fp16": "float16"}
 """Formats of products that are not those of the weights, as JAX calls them."""
 PERCEPTRON_LAYERS = 8
+OPTIMIZER = "adam"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class RunInputs:
     hidden: int | None
     assumptions: tuple[str, ...]
     """Every default that shaped the run."""
+    optimizer: str = OPTIMIZER
+    """The optimizer that updates the weights."""
     job: Job | None = None
     """The planned job of a plan that is no row."""
 
@@ -74,6 +78,7 @@ class RunInputs:
         """
         from meshwright.runtime.training.of_job import job_training
         from meshwright.runtime.training.run import Training
+        from meshwright.zoo.optimizers import optimizer_of
 
         shared: dict[str, Any] = {
             "spec": self.spec,
@@ -86,6 +91,7 @@ class RunInputs:
             "timeout_s": options.timeout_s,
             "hosts_per_mesh": options.hosts_per_mesh,
             "worker_devices": _named(options.worker_devices),
+            "updates_by": optimizer_of(self.optimizer),
         }
         if self.row is not None and (self.row.data_words or self.row.offload or SHARDINGS[self.row.sharding].travels):
             from meshwright.runtime.training.ranks import RankTraining
@@ -150,20 +156,36 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
     if problems := problems_of_row(row, spec, layers, seq_len) if known else ():
         gather.errors.append(InputError(problems, code="MW231"))
     gather.attempt(lambda: check_runs(row))
+    optimizer = _optimizer_asked(options, filed, row, spec, gather) if known else OPTIMIZER
     gather.done()
-    if schedule_named(row.schedule).shared_keys(row.pp) is not None:
-        notes.append(f"{row.schedule} without its exchange: every worker does the attention of its own slices")
+    if (without := schedule_named(row.schedule).not_run) and row.pp > 1:
+        notes.append(f"{row.schedule}: {without}")
     return RunInputs(
         name=str(model) if spec is None else spec.name,
         spec=spec,
         row=row,
-        stage_layers=_stage_layers(spec, layers, row, seq_len),
+        stage_layers=_stage_layers(spec, layers, row, seq_len, filed.stage_layers if filed else ()),
         seq_len=seq_len,
         devices=max(options.devices or 0, row.devices),
         dtype=options.dtype,
         hidden=options.hidden,
+        optimizer=optimizer,
         assumptions=tuple(notes),
     )
+
+
+def _optimizer_asked(
+    options: ExecutionFields, filed: _Filed | None, row: PlanRow | None, spec: ModelSpec | None, gather: Gather
+) -> str:
+    """The optimizer that is named, else that of the plan file; what it does not run with is gathered."""
+    from meshwright.zoo.optimizers import optimizer_problems
+
+    usual = OPTIMIZER if filed is None else filed.job.workload.optimizer
+    text = usual if options.optimizer is None else options.optimizer
+    found = gather.attempt(lambda: list(optimizer_problems(text, row, spec, options.dtype)))
+    if found:
+        gather.errors.append(UnsupportedError(found, code="MW411"))
+    return text
 
 
 def _model_asked(options: ExecutionFields, filed: _Filed | None, gather: Gather) -> str | ModelSpec:
@@ -195,6 +217,8 @@ class _Filed:
     job: Job
     row: PlanRow | None
     """None where no row says it."""
+    stage_layers: tuple[int, ...]
+    """Layers of each stage of a plan that a row says."""
     seq_len: int
 
     @property
@@ -206,11 +230,12 @@ class _Filed:
 def _filed(options: ExecutionFields, notes: list[str]) -> _Filed:
     job, _ = job_of(options.plan)
     row = row_of(job.plan, job.model) if len(_kinds(job)) == 1 else None
+    held, _ = homogeneous(job.plan, unevenly=True) if row is not None else (None, ())
     if options.seq_len is None:
         notes.append(f"{job.workload.seq_len:,} tokens a sample, from the plan file")
     if row is not None and options.global_batch is not None:
         row = replace(row, gbs=options.global_batch)
-    return _Filed(job=job, row=row, seq_len=job.workload.seq_len)
+    return _Filed(job=job, row=row, stage_layers=held.layers if held else (), seq_len=job.workload.seq_len)
 
 
 def _kinds(job: Job) -> set[str]:
@@ -229,6 +254,7 @@ def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str], gat
     if problems := list(mixed_problems(options, job, spec)):
         gather.errors.append(InputError(problems, code="MW251"))
     gather.attempt(lambda: check_plan_runs(job.plan, seq_len))
+    optimizer = _optimizer_asked(options, filed, None, spec, gather)
     gather.done()
     assert spec is not None
     return RunInputs(
@@ -241,6 +267,7 @@ def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str], gat
         devices=max(options.devices or 0, job.plan.devices),
         dtype=options.dtype,
         hidden=options.hidden,
+        optimizer=optimizer,
         assumptions=tuple(notes),
     )
 
@@ -279,8 +306,12 @@ def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:
     return min(SEQ_LEN, spec.max_seq_len)
 
 
-def _stage_layers(spec: ModelSpec | None, layers: int, row: PlanRow, seq_len: int) -> tuple[int, ...]:
-    """Layers of each stage: by their work, or of a perceptron as even as can be."""
+def _stage_layers(
+    spec: ModelSpec | None, layers: int, row: PlanRow, seq_len: int, planned: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Layers of each stage: those of the plan file, of as many layers; by their work, or of a perceptron evenly."""
+    if sum(planned) == (layers if spec is None else spec.num_layers):
+        return planned
     if spec is not None:
         return ModelLayout.of(spec, seq_len).split_of(row)
     parts = stages_of(row)

@@ -15,8 +15,6 @@ from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
 
 DTYPES = ("fp32", "fp64", "bf16", "fp16")
-OPTIMIZERS = ("adam", "adamw")
-"""Optimizers of plans whose states and updates are those of a run."""
 
 
 def execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[MeshwrightError]:
@@ -58,8 +56,6 @@ def planned_problems(job: Job) -> list[Problem]:
     """
     workload, tuning = job.workload, job.model.tuning
     found = []
-    if workload.optimizer.partition(":")[0] not in OPTIMIZERS:
-        found.append((f"optimizer {workload.optimizer}", f"a run updates with {OPTIMIZERS[0]}", "optimizer"))
     if tuning is not None:
         what = "a plan with frozen parts" if tuning.lora is None else "LoRA"
         found.append((what, "a run trains all weights", "model"))

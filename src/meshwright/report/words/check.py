@@ -9,12 +9,18 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.repair.of_plan import Repair
-from meshwright.report.words.verdict import peak_text, plan_sentence
+from meshwright.planning.whole_run import WholeRun
+from meshwright.report.words.verdict import peak_text, plan_sentence, run_sentence
 from meshwright.units import of_capacity, percent, seconds
 
 
 def check_sentence(
-    title: str, question: PlanQuestion, estimate: StepEstimate | None, violations: int, better: tuple[str, float] | None
+    title: str,
+    question: PlanQuestion,
+    estimate: StepEstimate | None,
+    violations: int,
+    better: tuple[str, float] | None,
+    run: WholeRun | None = None,
 ) -> str:
     """The verdict on a plan that was checked.
 
@@ -24,12 +30,13 @@ def check_sentence(
         estimate: the estimate of it; None where it is not legal.
         violations: how many there are.
         better: name and gain of a quicker plan.
+        run: the whole run under the plan; None where its tokens are not stated.
     """
     if estimate is None:
         count = f"{violations} violation{'s' if violations != 1 else ''}"
         return f"{title} is not legal for {question.inputs.model.name} on {question.inputs.cluster.name}: {count}."
     faster = f" {better[0]} is {percent(better[1])} faster." if better is not None and better[1] > 0 else ""
-    return plan_sentence(question.job, estimate) + faster
+    return plan_sentence(question.job, estimate) + (f" {run_sentence(run)}." if run else "") + faster
 
 
 def asks(questions: Sequence[Problem]) -> str:

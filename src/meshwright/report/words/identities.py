@@ -96,11 +96,13 @@ def _expert_identities(job: PlannedJob) -> Iterator[str]:
     load = job.workload.expert_load if isinstance(job, Job) else None
     if load is not None and expert.placed_by_load and isinstance(job, Job):
         yield _placement(job, job.plan.strategies[run.strategy])
-    if load is not None and expert.capacity_factor is not None:
+    if load is not None and expert.capacity_factor is not None and isinstance(job, Job):
         from meshwright.kernels.expert_load import dropped_share  # few plans drop any
         from meshwright.strategies.crowding import crowding_of
 
-        dropped = dropped_share(crowding_of(load).shares, expert.capacity_factor)
+        held = load.by_experts(job.model)
+        over = [dropped_share(crowding_of(own).shares, expert.capacity_factor) * len(held[own]) for own in held]
+        dropped = sum(over) / sum(map(len, held.values()))
         yield f"capacity {expert.capacity_factor:g}: {100 * dropped:.2g}% of the routed tokens are dropped"
 
 

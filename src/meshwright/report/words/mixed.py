@@ -130,10 +130,13 @@ def held_line(one: HeldLayers, *, follows: bool = False) -> str:
     name = "then" if follows else f"pipeline {first}:" if first == last else f"pipelines {first}-{last}:"
     count, layers = len(one.layers), sum(one.layers)
     each = f" ({shortened_title(one.layers)})" if count > 1 else ""
+    ordered = "" if follows or one.schedule == "1f1b" else f", {one.schedule}"
+    if ordered and one.chunks > 1:
+        ordered += f" in {one.chunks} chunks"
     return (
         f"{name} {layers} layer{'s' * (layers != 1)}{each} on {count} stage{'s' * (count > 1)} of "
         f"{group_text(one.group, one.devices)}, "
-        f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
+        f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}{ordered}"
     )
 
 

@@ -193,7 +193,9 @@ def _idle(facts: Mapping[str, Any]) -> str:
     used, devices = facts["used"], facts["devices"]
     rest = f"{devices - used:,} idle" + (" and not rented" if facts["rented"] else "")
     why = IDLE[facts["why"]](facts)
-    return f"{used:,} of {devices:,} {facts['of']} used, {rest}" + (f": {why}" if why else "")
+    each = facts.get("each")
+    here = f" ({each['used']} of each {each['domain']} domain of {each['devices']})" if each else ""
+    return f"{used:,} of {devices:,} {facts['of']} used{here}, {rest}" + (f": {why}" if why else "")
 
 
 def _factor(facts: Mapping[str, Any]) -> str:

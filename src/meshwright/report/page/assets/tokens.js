@@ -29,6 +29,7 @@ const WORDS = [
   [/^off-og(-.*)?$/, "off-og", "optimizer states and gradients in host memory"],
   [/^off-([waog]+)(-.*)?$/, "off-...", "in host memory: w weights, a activations, o optimizer states, g gradients"],
   [/^tpov$/, "tpov", "exchanges of tensor ranks run beside the products they feed"],
+  [/^tpov-halves$/, "tpov-halves", "exchanges of one half of a micro-batch run beside the layer's work on the other (Domino)"],
   [/^nosp$/, "nosp", "without sequence parallelism: norms are whole on every tensor rank"],
   [/^nodpov$/, "nodpov", "gradients are exchanged after backward, not beside it"],
   [/^epdedup$/, "epdedup", "a token is sent once to a node and once to a rank there"],
@@ -38,6 +39,7 @@ const WORDS = [
   [/^epov$/, "epov", "expert exchanges run beside another micro-batch"],
   [/^epov-wgrad$/, "epov-wgrad", "expert exchanges run beside another micro-batch and delayed weight gradients"],
   [/^epov-shared$/, "epov-shared", "expert exchanges run beside the shared experts"],
+  [/^prefetch(\d+)$/, "prefetchN", "weights of $1 layers are gathered ahead of the one at work"],
   [/^tile(\d+)$/, "tileN", "the optimizer updates $1 numbers at a time"],
 ];
 

@@ -26,7 +26,10 @@ def _of_the_release() -> dict[str, Any]:
         "runs": found["runs"],
         "errors": {name: dict(found["errors"][name]) for name in ("after", "left_out")},
         "inside": left_out["inside"],
-        "sources": [{"source": source, "inside": inside} for source, inside in left_out["sources"].items()],
+        "sources": [
+            {"source": source, "runs": left_out["runs"][source], "inside": inside}
+            for source, inside in left_out["sources"].items()
+        ],
     }
 
 

@@ -10,8 +10,10 @@ from meshwright.estimate.pricer import micro_batch_of
 from meshwright.estimate.rows import strategy_columns
 from meshwright.kernels.expert_load import Shares, dropped_share, rank_shares
 from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.strategy import LayerStrategy
+from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.crowding import crowding_of
 
 
@@ -26,7 +28,9 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     if not isinstance(job, Job) or not job.model.is_moe:
         return {"absent": "no layer of this model has experts"}
     layer = max((layer.mlp for layer in job.model.kinds()), key=lambda mlp: mlp.routed_experts)
-    load, shares = job.workload.expert_load, _shown_shares(job, layer.routed_experts)
+    stated = job.workload.expert_load
+    load = None if stated is None else stated.over(layer.routed_experts)
+    shares = _shown_shares(load, layer.routed_experts)
     top_k = layer.visited_experts
     ways: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, pipeline in enumerate(job.plan.pipelines):
@@ -35,7 +39,8 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
                 continue
             strategy = job.plan.strategies[job.plan.strategy_index(pipeline, worker)]
             sequences = micro_batch_of(job.plan, pipeline, strategy)
-            own = _way(strategy, sequences, job, top_k, shares)
+            columns = strategy_columns([strategy], sequences, job.workload).of_experts(layer.routed_experts)
+            own = _way(strategy, columns, load, top_k, shares)
             key = tuple(map(str, own.values()))
             ways.setdefault(key, own | {"stages": []})["stages"].append([number, stage])
     return {
@@ -57,19 +62,19 @@ def file_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any] | None:
     return None if "absent" in data else data
 
 
-def _shown_shares(job: Job, experts: int) -> Shares:
+def _shown_shares(load: ExpertLoad | None, experts: int) -> Shares:
     """Shares of one layer: the mean of those counted, one of those drawn, equal where only the fullest is stated."""
-    load = job.workload.expert_load
     if load is None:
         return np.full((1, experts), 1.0 / experts)
     shares = crowding_of(load).shares
     return shares[:1] if load.zipf is not None else shares.mean(axis=0, keepdims=True)
 
 
-def _way(strategy: LayerStrategy, sequences: float, job: Job, top_k: float, shares: Shares) -> dict[str, Any]:
+def _way(
+    strategy: LayerStrategy, columns: StrategyColumns, load: ExpertLoad | None, top_k: float, shares: Shares
+) -> dict[str, Any]:
     """What one strategy makes of a load."""
-    expert, load = strategy.expert, job.workload.expert_load
-    columns = strategy_columns([strategy], sequences, job.workload)
+    expert = strategy.expert
     arriving, computed = (float(np.max(full)) for full in columns.fullest_ranks(top_k))
     held = rank_shares(shares, expert.ep, shadowed=expert.shadowed, placed=expert.placed_by_load)[1][0]
     capacity = expert.capacity_factor

@@ -28,7 +28,7 @@ function released({ date, runs, errors, inside, sources }, page) {
     html("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": "Errors of the fit" }, html("table", {}, html("caption", { class: "unseen" }, "Errors of the fit"),
       html("thead", {}, html("tr", {}, ...["Step time of", "Median error", "90% within", "Bias"].map((name, at) => html("th", { scope: "col", class: at ? "number" : null }, name)))),
       html("tbody", {}, html("tr", {}, html("th", { scope: "row" }, "runs in the fit"), ...off(after)), html("tr", {}, html("th", { scope: "row" }, "sources left out of it"), ...off(unseen))))));
-  page.table(root, [{ name: "Source, left out of the fit", key: "source" }, { name: "Runs inside their range", key: "inside", number: true, show: bar }], sources, { title: "Sources", folded: false });
+  page.table(root, [{ name: "Source, left out of the fit", key: "source" }, { name: "Runs", key: "runs", number: true }, { name: "Inside their range", key: "inside", number: true, show: bar }], sources, { title: "Sources", folded: false });
   return root;
 }
 

@@ -6,6 +6,7 @@ import { bytes, percent, rate, seconds, significant } from "page/units.js";
 const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [470, 310, 54, 16, 42];
 // Between two numbers of an axis.
 const [APART_ACROSS, APART_UP] = [62, 22];
+const LETTER = 6.2;
 const KINDS = { product: "part-compute", attention: "part-tp", scores: "part-cp", scan: "part-ep", stream: "part-offload" };
 const KIND_NAMES = { product: "products", attention: "attention", scores: "scores", scan: "recurrences", stream: "streams" };
 const SYMBOLS = { product: "circle", attention: "square", scores: "diamond", scan: "triangle", tp: "circle", cp: "square", ep: "diamond", dp: "triangle" };
@@ -131,14 +132,20 @@ function exchanges(group) {
   const y = logarithmic(Math.min(...rates) / 3, Math.max(...rates) * 1.9, HEIGHT - BOTTOM, TOP, APART_UP);
   return drawing(WIDTH, HEIGHT, `${messages.length} kinds of exchange against their links. The table below has them.`,
     axes(x, y, "size of a message", "GB/s of bus bandwidth", (tick) => (tick >= 1e9 ? `${significant(tick / 1e9)} GB` : tick >= 1e6 ? `${significant(tick / 1e6)} MB` : `${significant(tick / 1e3)} kB`), (tick) => significant(tick / 1e9)),
-    ...links.map((link) => [
-      svg("path", { d: `M${LEFT} ${y(link.bytes_per_s)}H${WIDTH - 8}`, stroke: "var(--ink)", "stroke-width": 1.6, "stroke-dasharray": link.basis === "assumed" ? "5 3" : null }),
-      svg("text", { x: WIDTH - 10, y: y(link.bytes_per_s) - 6, "text-anchor": "end", class: "muted halo" }, `${link.name}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`),
-    ]),
+    ...links.map((link) => svg("path", { d: `M${LEFT} ${y(link.bytes_per_s)}H${WIDTH - 8}`, stroke: "var(--ink)", "stroke-width": 1.6, "stroke-dasharray": link.basis === "assumed" ? "5 3" : null })),
     ...messages.map((row) => explains(mark(SYMBOLS[row.category], x(row.payload_bytes), y(row.bus_bytes_per_s), area(row.share), part(row.category)), [
       `${row.collective}, ${row.phase}`, ["for", PARTS[row.category] ?? row.category], ["ranks", String(row.ranks)], ["message", bytes(row.payload_bytes)],
       ["bus bandwidth", rate(row.bus_bytes_per_s)], ["time alone", `${seconds(row.seconds)}, ${percent(row.share)} of the step`], ["link", links[row.link]?.name ?? "–"], ["basis", links[row.link]?.basis ?? "–"],
-    ])));
+    ])), ...links.map((link) => linkName(link, y(link.bytes_per_s) - 6, messages.map((row) => ({ x: x(row.payload_bytes), y: y(row.bus_bytes_per_s), size: 1.3 * area(row.share) })))));
+}
+
+// The name of a link over its line, at the end where marks leave it free; over them where neither is.
+function linkName(link, y, marks) {
+  const name = `${link.name}: ${rate(link.bytes_per_s)}${link.basis === "assumed" ? ", assumed" : ""}`;
+  const wide = LETTER * name.length;
+  const covered = (from) => marks.filter((one) => one.x + one.size > from && one.x - one.size < from + wide && one.y + one.size > y - 12 && one.y - one.size < y + 3).length;
+  const left = covered(LEFT + 6) < covered(WIDTH - 10 - wide);
+  return svg("text", { x: left ? LEFT + 6 : WIDTH - 10, y, "text-anchor": left ? "start" : "end", class: "muted halo", "pointer-events": "none" }, name);
 }
 
 function kindsLegend(group) {
