@@ -221,9 +221,14 @@ _STAGES = {0: "z0", 1: "z1", 2: "grad", 3: "full"}
 
 def _of_deepspeed(keys: Mapping[str, Any]) -> Facts:
     zero = keys.get("zero_optimization") or {}
+    zero = zero if isinstance(zero, Mapping) else {"stage": 1}  # `true`, as DeepSpeed's first files have it
     found: Facts = {"zero": _STAGES.get(_number(zero.get("stage", 0)))}
     moved = ""
-    if str((zero.get("offload_param") or {}).get("device", "none")).lower() not in ("none", "null"):
+    # Below ZeRO-3 the engine is not given where weights go.
+    if found["zero"] == "full" and str((zero.get("offload_param") or {}).get("device", "none")).lower() not in (
+        "none",
+        "null",
+    ):
         moved += "w"
     if str((zero.get("offload_optimizer") or {}).get("device", "none")).lower() not in ("none", "null") or zero.get(
         "cpu_offload"
@@ -254,7 +259,8 @@ def of_accelerate(keys: Mapping[str, Any], find: Find) -> Facts:
             facts |= _of_deepspeed(_json(path))
         elif "zero_stage" in engine:
             facts["zero"] = _STAGES.get(_number(engine["zero_stage"]))
-            moved = "w" * (engine.get("offload_param_device", "none") not in ("none", None))
+            host = facts["zero"] == "full" and engine.get("offload_param_device", "none") not in ("none", None)
+            moved = "w" * host
             facts["offload"] = moved + "o" * (engine.get("offload_optimizer_device", "none") not in ("none", None))
     elif kind == "FSDP":
         engine = keys.get("fsdp_config") or {}

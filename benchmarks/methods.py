@@ -20,6 +20,7 @@ RANKS, SUMS = "tests/runtime/rank_steps/test_rank_steps.py", "tests/estimate/dat
 APART = "test_ranks_end_where_one_device_ends"
 SYNC, STATES, AWAY = "tests/estimate/data/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
 HOSTED = "tests/runtime/rank_steps/test_host_steps.py"
+PREFETCHED = "tests/runtime/rank_steps/test_prefetched_steps.py"
 RING = "tests/strategies/test_weight_ring.py"
 KEPT = "tests/strategies/test_memory.py"
 CONTEXT = "tests/zoo/test_context_exchange.py"
@@ -95,7 +96,14 @@ METHODS = (
         stated=("ep2h", "etp2"),
         priced=(RUN, "test_exchanges_of_the_compiled_program_have_the_priced_bytes"),
         run=(RUN, "test_every_way_ends_where_one_device_ends"),
-        left_out="pyramid mixtures, which need a load per number of experts",
+    ),
+    Method(
+        name="DeepSpeed-MoE: pyramid of residual experts (PR-MoE)",
+        year=2022,
+        stated=("experts", "residual"),
+        priced=(SYSTEMS, "test_layers_of_a_pyramid_are_priced_each_with_its_own_experts"),
+        run=("tests/runtime/test_pyramid.py", "test_a_pyramid_ends_where_one_device_ends"),
+        left_out="one ep degree, which divides the experts of every layer",
     ),
     Method(
         name="SmartMoE",
@@ -158,7 +166,7 @@ METHODS = (
             name=name,
             year=year,
             stated=stated,
-            priced=(f"tests/strategies/{priced[0]}.py", priced[1]),
+            priced=(f"tests/{priced[0]}.py", priced[1]),
             run=run,
             left_out=left_out,
         )
@@ -167,7 +175,7 @@ METHODS = (
                 "Megatron 1D",
                 2019,
                 ("tp4.nosp",),
-                ("test_tensor_1d", "test_volume_per_layer"),
+                ("strategies/test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
                 "in layers of experts XLA writes what tensor ranks send",
             ),
@@ -175,15 +183,24 @@ METHODS = (
                 "Megatron sequence parallelism",
                 2022,
                 ("tp4", "tp4.tpov"),
-                ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
+                ("strategies/test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
                 (GRIDS, "test_steps_equal_one_device"),
                 "in layers of experts XLA writes what tensor ranks send; overlap is left to XLA",
+            ),
+            (
+                "DeepSpeed-Domino",
+                2024,
+                ("tpov-halves", "nosp.tpov-halves"),
+                ("estimate/test_halves", "test_the_other_half_hides_collectives_that_its_own_product_cannot"),
+                ("tests/runtime/test_halves.py", "test_halves_end_where_one_device_ends"),
+                "weights are not cut into columns besides; without sequence parallelism XLA may put sums of both "
+                "halves together; not searched",
             ),
             (
                 "Optimus (2D)",
                 2021,
                 ("tp2d2",),
-                ("test_tensor_families", "test_elements_received"),
+                ("strategies/test_tensor_families", "test_elements_received"),
                 (GRIDS, "test_steps_equal_one_device"),
                 "a run gathers blocks at once instead of broadcasting them step by step",
             ),
@@ -191,7 +208,7 @@ METHODS = (
                 "Tesseract (2.5D)",
                 2022,
                 ("tp25d2x2",),
-                ("test_tensor_families", "test_elements_received"),
+                ("strategies/test_tensor_families", "test_elements_received"),
                 (GRIDS, "test_steps_equal_one_device"),
                 "as Optimus",
             ),
@@ -199,7 +216,7 @@ METHODS = (
                 "Colossal-AI 3D",
                 2021,
                 ("tp3d2",),
-                ("test_tensor_families", "test_elements_received"),
+                ("strategies/test_tensor_families", "test_elements_received"),
                 (GRIDS, "test_steps_equal_one_device"),
                 "",
             ),
@@ -207,7 +224,7 @@ METHODS = (
                 "Ulysses",
                 2023,
                 ("cp4-a2a",),
-                ("test_context", "test_ulysses_volume"),
+                ("strategies/test_context", "test_ulysses_volume"),
                 (CONTEXT, SENT),
                 "",
             ),
@@ -215,7 +232,7 @@ METHODS = (
                 "Ring attention, Megatron CP",
                 2023,
                 ("cp4", "cp4-ag"),
-                ("test_context", "test_ring_volume"),
+                ("strategies/test_context", "test_ring_volume"),
                 (CONTEXT, SENT),
                 "",
             ),
@@ -223,7 +240,7 @@ METHODS = (
                 "Striped attention",
                 2023,
                 ("cp4-striped",),
-                ("test_context", "test_stripes_cut_a_sequence_that_halves_do_not"),
+                ("strategies/test_context", "test_stripes_cut_a_sequence_that_halves_do_not"),
                 (CONTEXT, SENT),
                 "a run masks the half of a block that a kernel leaves out",
             ),
@@ -231,7 +248,7 @@ METHODS = (
                 "BurstAttention",
                 2024,
                 ("cp4-burst",),
-                ("test_context", "test_burst_returns_three_quarters_of_a_ring_where_heads_share_no_keys"),
+                ("strategies/test_context", "test_burst_returns_three_quarters_of_a_ring_where_heads_share_no_keys"),
                 (CONTEXT, SENT),
                 "one ring over all ranks, not one in each node and one across",
             ),
@@ -239,7 +256,7 @@ METHODS = (
                 "Tree attention",
                 2024,
                 ("cp4-tree",),
-                ("test_context", "test_gathered_queries_are_less_than_keys_where_few_see_many"),
+                ("strategies/test_context", "test_gathered_queries_are_less_than_keys_where_few_see_many"),
                 (CONTEXT, SENT),
                 "",
             ),
@@ -247,7 +264,7 @@ METHODS = (
                 "USP",
                 2024,
                 ("cp4-a2a2xp2p2",),
-                ("test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
+                ("strategies/test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
                 (CONTEXT, SENT),
                 "all-to-alls of heads are always the inner level",
             ),
@@ -273,7 +290,16 @@ METHODS = (
                 ("fsdp", "fsdp-keep"),
                 (SYNC, "test_sharded_weights_are_gathered_twice_and_gradients_scattered_once"),
                 (PARITY, COVER),
-                "prefetch of one group ahead only",
+                "the order of gathers and products is XLA's",
+            ),
+            (
+                "FSDP: prefetch depth",
+                2023,
+                ("fsdp.prefetch2", "z3.prefetch0"),
+                ("tests/estimate/data/test_prefetch.py", "test_every_layer_ahead_is_held_whole"),
+                (PREFETCHED, "test_layers_gathered_ahead_end_where_one_device_ends"),
+                "a gather hides behind one layer, whatever the depth; runs with data parallelism only, repeat the "
+                "forward of each layer, and gather table and head once",
             ),
             (
                 "HSDP, MiCS",
@@ -311,8 +337,10 @@ METHODS = (
                     "tests/estimate/layers/test_states.py",
                     "test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step",
                 ),
-                None,
-                "K-FAC is not run; its factors do not stand in the timeline",
+                ("tests/runtime/test_filled_bubbles.py", "test_k_fac_ends_where_one_device_ends"),
+                "a run makes and sums factors in every step, with the gradients of weights, which fill bubbles where a "
+                "schedule parts these (zb-h1), and all inverses of a worker in its longest wait; neither stands in the "
+                "timeline",
             ),
             (
                 "Mobius",

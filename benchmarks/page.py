@@ -181,6 +181,8 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
         ready_s = time.perf_counter() - begun
         page.goto(url)
         page.wait_for_selector("html[data-drawn]", state="attached")
+        # The browser notes a paint some frames after it.
+        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
         paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         page.wait_for_selector("html[data-priced]", state="attached")
         times = pulled(page)

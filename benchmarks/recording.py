@@ -117,6 +117,11 @@ case $name:$* in
     exit 0 ;;
 esac
 case " STARTERS " in *" $name "*) ;; *) exit 0 ;; esac
+case $name in sbatch|qsub|bsub)
+  # A job that queues itself again would never end.
+  export RECORD_QUEUED=$((${RECORD_QUEUED:-0} + 1))
+  [ "$RECORD_QUEUED" -le 2 ] || exit 0 ;;
+esac
 while [ $# -gt 0 ]; do
   word=${1##*/}
   case $1 in

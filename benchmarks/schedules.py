@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import DOCS
 from meshwright.report.picture import schedule_picture
 from meshwright.report.timeline_svg import timeline_svg
-from meshwright.schedules import SCHEDULES, Kind, Schedule
+from meshwright.schedules import SCHEDULES, Kind, Schedule, schedule_named
 from meshwright.schedules.equal_stages import ScheduleRun, run_schedule
 from meshwright.specs import PlanRow
 from meshwright.targets.run.rules import unrunnable_settings
@@ -163,7 +163,8 @@ def section(name: str) -> str:
 def _run(name: str) -> str:
     """Whether `run` and `verify` train with a schedule, and why not."""
     refused = unrunnable_settings(PlanRow(pp=4, mbs=2, gbs=16, schedule=name))
-    return next((f"no: {problem.why}" for problem in refused), "yes")
+    without = schedule_named(name).not_run
+    return next((f"no: {problem.why}" for problem in refused), f"yes, but {without}" if without else "yes")
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,9 @@
 """Every command in README and guides runs, and prints what the page says it prints.
 
 A block ```console holds commands after `$ ` and what they print; a line `...` stands for any lines. A command without
-output below it must only succeed, and one whose output is an `error[...]` or `violations: ...` must fail. Run with
-MESHWRIGHT_UPDATE_DOCS=1 to write the present output into the pages.
+output below it must only succeed, and one whose output is an `error[...]` or `violations: ...` must fail. `make
+outputs` writes the present output into the pages. Commands of other blocks run, too; of those that would train for
+minutes or need a framework, the options are looked up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, unified_diff
 from itertools import groupby
 from pathlib import Path
 from unittest import mock
@@ -95,7 +96,25 @@ def written_by(command: str) -> str | None:
     return found and found[1]
 
 
-WRITERS = {name: one.command for one in reversed(ALL) if (name := written_by(one.command))}
+def fenced(page: Path) -> list[tuple[str, str]]:
+    """Kind and text of every block of a page."""
+    return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def commands_without_output() -> list[Example]:
+    """Commands of plain blocks, and of those whose output is not compared: it is measured."""
+    return [
+        Example(page, command, ())
+        for page in PAGES
+        for kind, block in fenced(page)
+        for line in block.split("\n")
+        if kind in ("", "text", "sh", "bash") and (command := line.removeprefix("$ ")).startswith("meshwright ")
+    ]
+
+
+WRITERS = {
+    name: one.command for one in reversed([*ALL, *commands_without_output()]) if (name := written_by(one.command))
+}
 """The first example that writes each file or folder."""
 ANSWERED: dict[tuple[str, Path], subprocess.CompletedProcess[str]] = {}
 
@@ -172,7 +191,7 @@ def test_a_command_prints_what_its_page_says(example: Example, folder: Path) -> 
     if UPDATE and not matches(example.expected, printed):
         update(example, printed)
         return
-    assert matches(example.expected, printed), result.stdout
+    assert matches(example.expected, printed), difference(example, printed)
 
 
 @pytest.mark.parametrize("example", commands_in_tables(), ids=lambda example: example.command)
@@ -182,34 +201,20 @@ def test_a_quoted_command_exists_and_runs(example: Example, folder: Path) -> Non
     assert result.returncode in (0, 5), f"{example.command}\n{result.stderr}"
 
 
-def fenced(page: Path) -> list[tuple[str, str]]:
-    """Kind and text of every block of a page."""
-    return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", page.read_text(), re.M | re.S)
-
-
 NOT_ASKED = {
     "meshwright compare first-launch/plan.json --with-run run.log": "the log is of the reader's own run",
     "meshwright check llama-3-8b train.sh --gpus 8xH100 --watch": "it waits for the reader's next edit",
     "meshwright serve --port 8417 --workers 2 --queue jobs.db": "tests/service runs it",
 }
 """Commands of blocks without output that no test starts, whose options are looked up instead."""
-
-
-def commands_without_output() -> list[Example]:
-    """Commands of plain blocks."""
-    return [
-        Example(page, line, ())
-        for page in PAGES
-        for kind, block in fenced(page)
-        for line in block.split("\n")
-        if not kind and line.startswith("meshwright ")
-    ]
+TOO_LONG = {"run": "it trains for minutes", "verify": "it trains twice", "xray": "it needs a framework beside it"}
+"""Verbs of such blocks that no test of pages starts; `make test-runs` and `make test-targets` start others of them."""
 
 
 @pytest.mark.parametrize("example", commands_without_output(), ids=lambda example: example.command)
 def test_a_command_of_a_plain_block_runs(example: Example, folder: Path) -> None:
-    if example.command in NOT_ASKED:
-        words = shlex.split(example.command)
+    words = shlex.split(example.command)
+    if example.command in NOT_ASKED or words[1] in TOO_LONG:
         described = answered(f"meshwright {words[1]} --help-all", folder).stdout
         assert all(word in described for word in words if word.startswith("--"))
         return
@@ -232,6 +237,15 @@ def test_a_program_of_the_first_pages_runs(program: str, tmp_path: Path) -> None
         [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def difference(example: Example, printed: list[str]) -> str:
+    """What a page says (-) and what its command prints (+), and how to write that into the page."""
+    now = excerpt(example.expected, [line.rstrip() for line in printed])
+    lines = [line.rstrip() for line in example.expected]
+    apart = unified_diff(lines, now, example.page.name, "printed now", lineterm="", n=1)
+    again = f"where what is printed now is right, `make outputs PAGES={example.page.name}` writes it into the page"
+    return "\n".join([f"$ {example.command}", *apart, again])
 
 
 def update(example: Example, printed: list[str]) -> None:
@@ -282,6 +296,13 @@ def test_output_that_differs_is_noticed() -> None:
     assert not matches(("a", "b"), ["a", "c"])
 
 
+def test_a_page_that_differs_is_told_with_the_command_that_writes_it() -> None:
+    example = Example(ROOT / "docs" / "look.md", "meshwright doctor", ("plan 1.2 s", "...", "end"))
+    told = difference(example, ["plan 1.4 s", "memory 7", "end"]).split("\n")
+    assert {"$ meshwright doctor", "-plan 1.2 s", "+plan 1.4 s"} <= set(told)
+    assert "make outputs PAGES=look.md" in told[-1]
+
+
 def test_an_output_is_cut_where_the_page_cuts_it() -> None:
     expected = ("plan 1.2 s", "...", "search 3 plans", "...")
     assert excerpt(expected, ["plan 1.4 s", "memory 7", "search 15 plans", "end"]) == [
@@ -295,3 +316,18 @@ def test_the_readme_counts_what_is_built_in() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"one of {len(names())} built in" in text
     assert f"a cluster ({len(devices())} accelerators built in" in text
+
+
+def test_the_page_on_tests_states_as_many_questions_and_doors_as_there_are() -> None:
+    from tests import test_repeatable as repeated
+    from tests.answers.questions import QUESTIONS
+    from tests.fuzz.doors import DOORS
+    from tests.fuzz.readers import READERS
+
+    page = " ".join((ROOT / "docs" / "how-it-is-tested.md").read_text(encoding="utf-8").split())
+    asked = (repeated.QUESTIONS, repeated.MORE, repeated.OF_PLANS, repeated.OF_NUMBERS, repeated.OF_RUNS)
+    assert f"{len(QUESTIONS)} questions still give" in page
+    assert f"ten runs of {sum(map(len, asked))} questions" in page
+    assert f"`make repeats` asks {sum(map(len, asked))} questions" in page
+    assert f"inputs for {len(DOORS)} entry points" in page
+    assert f"In addition, {len(READERS)} readers" in page

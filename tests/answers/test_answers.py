@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -13,6 +14,7 @@ from tests.answers.ask import Answer, ask
 from tests.answers.questions import MADE, QUESTIONS, QUICK, verb_of
 from tests.answers.recording import CORRECTIONS, differences, read_corrections, read_recording, same, unexplained
 from tests.answers.reduce import Value, columns_of
+from tests.mutants_in_place import ASKED
 
 SHOWN = 20
 """Differences that a failure names."""
@@ -35,6 +37,9 @@ def recorded() -> dict[str, Answer]:
 def answer_to(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Answer]]:
     """Asks in a process of its own, where array shapes are not checked on every call: that takes ten times as long."""
     folder = tmp_path_factory.mktemp("answers")
+    if ASKED in os.environ:
+        yield lambda line: ask(line, folder)  # here is where code has been exchanged
+        return
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
         yield lambda line: process.submit(ask, line, folder).result()
 
