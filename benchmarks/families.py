@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from meshwright.errors import MeshwrightError
 from meshwright.formats import huggingface
 from meshwright.formats.huggingface import FAMILIES, WHOLE, read_config
 from meshwright.formats.huggingface.family import Family
@@ -22,6 +23,7 @@ from tests.formats.huggingface.encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.sounds import CLASSES as CLASSES_WITH_SOUND
 from tests.formats.huggingface.tower_classes import CLASSES as CLASSES_WITH_TOWERS
 from tests.formats.huggingface.towers import PUBLISHED as PUBLISHED_TOWERS
+from tests.real_files import ACTIVE, CLASS, SOURCES, RealFile, real_files
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
@@ -96,8 +98,7 @@ def table() -> list[str]:
     for entry, (family, said) in sorted(entries().items(), key=lambda item: item[1][0].title.lower()):
         known = models.get(entry, [])
         off = [abs(model.parameters / count - 1) for model, count in known if count]
-        worst = "0" if not any(off) else "below 0.001%" if max(off) < 1e-5 else f"{max(off):.3%}"
-        difference = worst if off else "card" if known else "-"
+        difference = largest(off) if off or not known else "card"
         names_said = ", ".join(f"`{name}`" for name in said)
         rows.append(f"| {family.title} | {names_said} | {kinds([m for m, _ in known])} | {len(known)} | {difference} |")
     return rows
@@ -118,14 +119,71 @@ def beside() -> list[str]:
         file, _, function = place.partition(".")
         what = getattr(import_module(f"{huggingface.__name__}.{file}"), function).__doc__.strip().split("\n")[0]
         off = [one for said in names_said for one in differences.get(said, [])]
-        worst = "-" if not off else "0" if not any(off) else "below 0.001%" if max(off) < 1e-5 else f"{max(off):.3%}"
-        rows.append(f"| {', '.join(f'`{name}`' for name in names_said)} | {what} | {len(off)} | {worst} |")
+        said_as = ", ".join(f"`{name}`" for name in names_said)
+        rows.append(f"| {said_as} | {what} | {len(off)} | {largest(off)} |")
     rows += [
         "",
         "A tower is part of the plan where `--images` or `--audio` says how many images or clips a sample has; without",
         "it the text alone is planned, and the answer says so. Other audio towers are left out.",
     ]
     return rows
+
+
+def of_files(files: list[RealFile]) -> tuple[list[tuple[RealFile, ModelSpec]], list[str]]:
+    """Files with their models, and why the others are refused."""
+    read, why = [], []
+    for file in files:
+        try:
+            read.append((file, read_config(file.config, file.name)))
+        except MeshwrightError as error:
+            why += [f"`{problem.field}`: {problem.why}" for problem in error.problems]
+    return read, why
+
+
+def largest(differences: list[float]) -> str:
+    """The largest of some differences, in percent."""
+    if not differences:
+        return "-"
+    return "0" if not max(differences) else "below 0.001%" if max(differences) < 1e-5 else f"{max(differences):.3%}"
+
+
+def real() -> list[str]:
+    """Real files: one row a `model_type`."""
+    families: dict[str, list[RealFile]] = {}
+    for file in real_files():
+        families.setdefault(file.model_type, []).append(file)
+    rows, read = [], []
+    for said, files in sorted(families.items(), key=lambda item: item[0].lower()):
+        models, why = of_files(files)
+        read += models
+        totals = [abs(model.parameters / file.parameters - 1) for file, model in models if file.parameters]
+        active = [abs(model.active_parameters / file.active - 1) for file, model in models if file.active]
+        names_of = ", ".join(file.name for file in files)
+        card = " (card)" if any(file.of_card for file, _ in models) else ""
+        what = kinds([model for _, model in models]) if models else f"refused, {why[0]}"
+        rows.append(f"| `{said}` | {len(files)} | {what} | {largest(totals)}{card} | {largest(active)} | {names_of} |")
+    of_class = [one for one in read if one[0].parameters and not one[0].of_card]
+    close = sum(abs(model.parameters / file.parameters - 1) <= CLASS for file, model in of_class if file.parameters)
+    active_of = [(file.active, model.active_parameters) for file, model in read if file.active]
+    close_active = sum(abs(ours / theirs - 1) <= ACTIVE for theirs, ours in active_of)
+    number = sum(map(len, families.values()))
+    return [
+        "",
+        "## Real files",
+        "",
+        f"{number} config.json files of {len(families)} `model_type`s, each a test (`test_real_files.py` in",
+        f"`tests/formats/huggingface`): {len(read)} are read and {number - len(read)} refused, for the reason in the",
+        f"table. Parameters are within {CLASS:.1%} of the class (transformers 5.24.0, built without weights) for",
+        f"{close} of the {len(of_class)} files that have one, active ones within {ACTIVE:.1%} for {close_active} of",
+        f"{len(active_of)} mixtures of experts; where no class is public, the model card prints three digits. They are",
+        "from:",
+        "",
+        *(f"* {source}" for source in SOURCES.values()),
+        "",
+        "| `model_type` | files | parts of its layers | parameters differ by | active differ by | names |",
+        "|---|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def refused() -> list[str]:
@@ -147,7 +205,7 @@ def page() -> str:
     """The whole page."""
     built_in: Mapping[str, Any] = {name: spec(name) for name in names()}
     total = f"\n{len(built_in)} models are built in: `meshwright models list` names them.\n"
-    return HEAD + "\n".join([*table(), *beside()]) + "\n" + total + "\n".join(refused()) + "\n"
+    return HEAD + "\n".join([*table(), *beside()]) + "\n" + total + "\n".join([*real(), *refused()]) + "\n"
 
 
 def main() -> int:

@@ -51,8 +51,9 @@ def test_deepseek_without_query_latent_and_every_other_layer_sparse() -> None:
     assert model.kinds()[0].attention.q_rank is None
     assert [isinstance(layer.mlp, MoeMlp) for layer in model.layers()][:5] == [False, False, True, False, True]
     del config["q_lora_rank"]
-    with pytest.raises(InputError, match="q_lora_rank is missing"):
+    with pytest.raises(InputError, match="q_lora_rank is missing") as caught:
         read_config(config, "m")
+    assert caught.value.problems[0].fix == "add 'q_lora_rank' to the config"
 
 
 def test_llama_4_maverick_alternates_dense_and_sparse() -> None:

@@ -198,7 +198,8 @@ class Fields:
 
     def _missing(self, keys: tuple[str, ...]) -> None:
         self._bad.add(keys[0])
-        present = [key for key in self._config if isinstance(key, str)]
+        own = class_sizes(str(self._config.get("model_type")))  # keys of the class are no other key misspelt
+        present = [key for key in self._config if isinstance(key, str) and key not in own]
         close = difflib.get_close_matches(keys[0], present, n=1, cutoff=0.84)
         close = [key for key in close if key not in keys]
         spelt = " or ".join((keys[0], *self._family.spells.get(keys[0], ())))
