@@ -96,8 +96,10 @@ def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:
         ("targets=q_proj", "states no rank"),
         ("r=16,rank=3", "rank is 16 and 3"),
         ("r=16,targets=q_proj,target_modules=v_proj", "targets is"),
-        ("r=5000", "above the width 4096"),
+        ("r=5000", "above the width 1024"),
         ("r=1025,targets=k_proj", "above the width 1024"),
+        ("r=4096", "above the width 1024 of k_proj"),
+        ("r=2000,targets=*_proj", "above the width 1024 of k_proj"),
         ("r=16,alpha=much", "scales adapters"),
         ("r=16,base=nf5", "nf4"),
         ("r=16,dropout=1.5", "below 1"),
@@ -111,6 +113,13 @@ def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:
 )
 def test_adapters_that_cannot_be_are_refused_with_a_reason(lora: object, word: str) -> None:
     assert any(word in f"{problem.what} {problem.why} {problem.fix}" for problem in problems(lora))
+
+
+def test_small_products_do_not_bound_the_rank_of_all_of_them() -> None:
+    # Gates of 32 heads and of one expert, and keys of one head, stand beside matrices of thousands.
+    for name in ("qwen3.5-35b-a3b", "falcon-7b", "kimi-linear-48b-a3b"):
+        assert with_tuning(spec(name), "r=256", ()).tuning is not None
+        assert "above the width" in problems("r=8192", model=spec(name))[0].what
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

@@ -11,8 +11,12 @@ from meshwright.ops.layers import work_of
 from meshwright.ops.modules import Module, adapted, is_pattern, modules_of, names_module, part_of, products_of, targeted
 from meshwright.planning.question.tuning_text import Adapters, read_freeze, read_lora
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
 from meshwright.units import percent
+
+SMALL = 0.01
+"""Share of a part's matrices below which a module's width does not bound a rank that is asked for all of them."""
 
 
 def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) -> ModelSpec:
@@ -88,27 +92,40 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
             fix = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(usual)}; or say {ALL_LINEAR}"
             what = f"LoRA target {target!r} matches no module of {model.name}"
             yield Problem(what=what, why="an adapter is attached to a matrix product of a layer", fix=fix, field="lora")
-    widths = [
-        (min(sum(u * w for u, w in op.inputs), sum(u * w for u, w in one.module.outputs)), one.module.names[0])
-        for op in products.values()
-        for one in adapted(op, lora)
-    ]
+    widths = list(_widths(products.values(), lora))
     if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
         what = f"{model.name} has no matrix product to attach an adapter to"
         yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
-    # Products that nobody names may be narrower, such as those of decays and steps: adapters beside them are small.
-    least = max if any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets) else min
-    narrow = least(widths, default=(lora.rank, ""))
+    narrow = min(widths, default=(lora.rank, ""))
     if lora.rank > narrow[0]:
         yield Problem(
             what=f"LoRA rank {lora.rank} is above the width {narrow[0]} of {narrow[1]} of {model.name}",
             why="an adapter of a higher rank than its module holds more than the module itself",
-            fix=f"use a rank of at most {narrow[0]}, usually 8 to 64",
+            fix=f"use a rank of at most {narrow[0]}, usually 8 to 64, or targets without {narrow[1]}",
             field="lora",
         )
     for _, last in lora.layers:
         yield from _beyond(model, last, "lora")
     yield from _absent(model, lora.train, "lora")
+
+
+def _widths(products: Iterable[Linear], lora: Lora) -> Iterator[tuple[float, str]]:
+    """Widths of the modules that get adapters, each the smaller of a matrix's two, with their names.
+
+    Of `all-linear` and patterns those that hold a share of `SMALL` of their part or more: nobody names the products of
+    gates, decays and steps, and adapters beside them are small.
+    """
+    by_name = not any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets)
+    found, held = [], dict[str, float]()
+    for op in products:
+        inputs = sum(units * width for units, width in op.inputs)
+        for one in adapted(op, lora):
+            outputs = sum(units * width for units, width in one.module.outputs)
+            found.append((part_of(op), inputs * outputs, (min(inputs, outputs), one.module.names[0])))
+            held[part_of(op)] = held.get(part_of(op), 0.0) + inputs * outputs
+    for part, size, width in found:
+        if by_name or size >= SMALL * held[part]:
+            yield width
 
 
 def with_targets_there(model: ModelSpec, lora: Adapters) -> tuple[Lora, tuple[str, ...]]:
