@@ -343,3 +343,43 @@ def test_functions_that_change_configurations_of_other_files_say_so() -> None:
 def test_keys_of_earlier_versions_that_do_nothing_are_passed_over(key: str) -> None:
     text = f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n[parallelism]\n{key}\n'
     assert not TARGETS["torchtitan"].read({"train.toml": text}, 8).problems
+
+
+OF_A_FOLDER = """\
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.trainer import Trainer
+from . import model_registry
+
+
+def deepseek_v3_16b() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("16B"),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4096, max_context_length=4096),
+        parallelism=ParallelismConfig(expert_parallel_degree=8),
+        activation_checkpoint={again},
+    )
+"""
+
+
+def test_a_registry_whose_functions_have_a_folders_name_says_the_model(tmp_path: Path) -> None:
+    file = tmp_path / "config_registry.py"
+    file.write_text(OF_A_FOLDER.format(again="None"))
+    report = check(file, cluster="8xH100", search=False)
+    assert (report.name, report.to_dict()["inputs"]["model"]["name"]) == ("ep8.dp8.fsdp.mbs1.gbs8", "deepseek-v2-lite")
+
+
+@pytest.mark.parametrize(
+    ("again", "recompute"),
+    [('mode="full"', ".rc-full"), ('mode="none"', ""), ('mode="selective", selective_ac_option="1"', ".rc-block27")],
+)
+def test_recompute_of_releases_between_and_a_fork_is_read(tmp_path: Path, again: str, recompute: str) -> None:
+    file = tmp_path / "config_registry.py"
+    text = OF_A_FOLDER.format(again=f"ActivationCheckpointConfig({again})")
+    file.write_text(text.replace("Trainer.Config", "TrainerConfig"))
+    assert check(file, cluster="8xH100", search=False).name == f"ep8.dp8.fsdp.mbs1.gbs8{recompute}"
+
+
+def test_no_model_is_asked_for_while_the_configuration_is_open(tmp_path: Path) -> None:
+    file = tmp_path / "config_registry.py"
+    file.write_text(REGISTRY)
+    assert [one.field for one in check(file, search=False).violations] == ["config", "cluster"]

@@ -73,7 +73,8 @@ def script_question(
     asks = [*flags.questions, *([which] if which is not None else [])]
     if model is None:
         model, open_model = model_trained(flags, f"model of {Path(launch.name).name or 'the script'}")
-        known_open = any(one.field in ("model", "job") for one in asks)  # each job has a model of its own
+        # Each job, function and recipe has a model of its own.
+        known_open = any(one.field in ("model", "job", "config", "recipe") for one in asks)
         if open_model is not None and beside is not None and not known_open:
             model, open_model = beside.model, None
             asked, flags = replace(asked, model=model), replace(flags, notes=(*flags.notes, beside.of_the_model))

@@ -17,13 +17,13 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, text_beside
-from meshwright.targets.galvatron import arguments
+from meshwright.targets.galvatron import arguments, described
 from meshwright.targets.key_texts import table_of
 from meshwright.targets.keys import KeyReader
 
 _KEYS = re.compile(r"^[ \t]+(?:global_tp_deg|default_dp_type)[ \t]*:", re.MULTILINE)
 _PATH = re.compile(r"^[ \t]*galvatron_config_path[ \t]*:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-_P, _T, _M = "parallel.", "train.", "model."
+_P, _T = "parallel.", "train."
 _SHARDINGS = {"ddp": "z0", "zero2": "z2", "zero3": "fsdp"}
 _SCHEDULES = {"pipedream_flush": "1f1b", "gpipe": "gpipe"}
 NAME = "train_dist.yaml"
@@ -35,9 +35,14 @@ def recognised(name: str, text: str) -> bool:
 
 
 def named(text: str) -> tuple[str, ...]:
-    """The JSON that says the strategy of each layer, where the YAML names one."""
+    """The JSON that says the strategy of each layer, and the YAML of the model's sizes, where the trainer's names them.
+
+    Args:
+        text: the trainer's YAML.
+    """
     found = _PATH.search(text)
-    return () if found is None or found[1].lower() in ("null", "none", "~") else (found[1],)
+    own = () if found is None or found[1].lower() in ("null", "none", "~") else (found[1],)
+    return (*own, *described.named(text))
 
 
 def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, str | None]:
@@ -59,9 +64,14 @@ def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, 
     workload = {"seq_len": reader.get(f"{_T}seq_length"), "precision": _precision(reader)}
     if reader.get(f"{_T}use_flash_attn") is False:
         workload["attention_kernel"] = "materialised"
-    more: dict[str, Any] = {"model": {} if optioned else _model(reader), "workload": workload}
+    more: dict[str, Any] = {"model": {}, "workload": workload}
+    missing = None
     if optioned:
         more["spec"], workload["seq_len"] = arguments.model(reader)
+    else:
+        more["spec"], more["model"], missing = described.model_of(reader, keys, files, workload["seq_len"])
+    if missing is not None:
+        return reader.launch(None, questions=(missing,), **more), None
     path = reader.get(f"{_P}galvatron_config_path")
     if path is not None:
         name = PurePath(str(path)).name
@@ -86,18 +96,6 @@ def divided(layers: int, *, ranks: int) -> tuple[int, ...]:
     """
     share = layers // ranks
     return (*(share,) * (ranks - 1), layers - share * (ranks - 1))
-
-
-def _model(reader: KeyReader) -> dict[str, Any]:
-    """The model by its name, with the number of layers that the file sets itself."""
-    name = reader.get(f"{_M}hf_model_name_or_path") or reader.get(f"{_M}model_size")
-    facts: dict[str, Any] = {"name": str(name)} if name else {}
-    if reader.get(f"{_M}set_model_config_manually") in (1, True):
-        why = "the sizes of the model are set one by one, which is not read"
-        reader.refuse(f"{_M}set_model_config_manually", 1, why, "name the model before the file: check MODEL FILE")
-    elif reader.get(f"{_M}set_layernum_manually") in (1, True) and reader.get(f"{_M}num_layers"):
-        facts["num_layers"] = reader.degree(f"{_M}num_layers")
-    return facts
 
 
 def _precision(reader: KeyReader) -> Any:

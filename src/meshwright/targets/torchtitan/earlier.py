@@ -113,11 +113,18 @@ def toml_keys(text: str) -> tuple[Keys | None, str]:
     keys = nested_tables({path: value for path, value in flat.items() if path not in WITHOUT_EFFECT})
     if in_2024:
         keys[IN_2024] = True
-    mode, option = str(again.get("mode", "selective")).lower(), str(again.get("selective_ac_option", "2"))
-    if mode == "selective" and option.isdecimal() and 0 < int(option) < 1000:
-        keys[EVERY] = int(option)
-    keys[RECOMPUTE] = _MODES.get(mode, "SelectiveAC")
-    return keys, ""
+    return keys | recomputed(again), ""
+
+
+def recomputed(table: Mapping[str, Any]) -> Keys:
+    """What a table or a call of `ActivationCheckpointConfig` says is computed again, by today's names.
+
+    Args:
+        table: its mode and its option.
+    """
+    mode, option = str(table.get("mode", "selective")).lower(), str(table.get("selective_ac_option", "2"))
+    layers = mode == "selective" and option.isdecimal() and 0 < int(option) < 1000
+    return ({EVERY: int(option)} if layers else {}) | {RECOMPUTE: _MODES.get(mode, "SelectiveAC")}
 
 
 def _pipelines(flat: Keys, *, earlier: bool) -> None:

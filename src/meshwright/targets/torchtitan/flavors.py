@@ -62,6 +62,10 @@ _FORMER = {
 """Models of earlier versions, with the library's names and their layers."""
 
 
+MODULES = tuple(dict.fromkeys(module for module, _ in (*_SHAPES.values(), *_FORMER)))
+"""Folders of torchtitan's models."""
+
+
 def library_name(module: str, name: str) -> str | None:
     """The library's name of a model that torchtitan ships or shipped, None of others."""
     if (module, name) in _FORMER:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 from meshwright.errors import InputError
 from meshwright.targets.key_texts import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
-from meshwright.targets.torchtitan.earlier import RECOMPUTE, toml_keys
+from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, recomputed, toml_keys
+from meshwright.targets.torchtitan.flavors import MODULES
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
 CONFIG = "config"
 """The function that is meant, as the option of that name says it."""
-_MADE = "Trainer.Config"
+_CLASSES = ("Trainer.Config", "TrainerConfig")
+"""Ends of the names of the class: the second is a fork's."""
 _DEEPEST = 16
 """Functions that call one another."""
 
@@ -67,14 +69,14 @@ def _unread(why: str) -> InputError:
 
 def _makes(node: ast.AST) -> bool:
     """Whether it calls `Trainer.Config`, or that of a trainer of another name."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Attribute, ast.Name)):
         return False
-    return ast.unparse(node.func).endswith(_MADE)
+    return ast.unparse(node.func).endswith(_CLASSES)
 
 
 def _promises(node: ast.FunctionDef) -> bool:
     """Whether a function says that it returns a configuration."""
-    return node.returns is not None and ast.unparse(node.returns).endswith(_MADE)
+    return node.returns is not None and ast.unparse(node.returns).endswith(_CLASSES)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,7 +115,7 @@ class _Module:
                 break
             makers |= more
         made = {name: node for name, node in functions.items() if name in makers}
-        return cls(functions=made, constants=constants(tree), said=dict(_model_module(tree)))
+        return cls(functions=made, constants=constants(tree), said=dict(_model_module(tree, made)))
 
     def returned(self, name: str, depth: int = 0) -> _Made:
         """The configuration that a function returns."""
@@ -178,7 +180,10 @@ class _Module:
             self._model(made, value)
         elif section == RECOMPUTE and not inner:
             made.unresolved.pop(RECOMPUTE, None)
-            if isinstance(value, ast.Call):
+            made.keys.pop(EVERY, None)
+            if isinstance(value, ast.Call) and _called(value) == "ActivationCheckpointConfig":
+                made.keys |= recomputed(self._arguments(value))  # of releases before FullAC and SelectiveAC
+            elif isinstance(value, ast.Call):
                 made.keys[RECOMPUTE] = ast.unparse(value.func).removesuffix(".Config").rpartition(".")[2]
             elif isinstance(value, ast.Constant):
                 made.keys[RECOMPUTE] = "none" if value.value is None else str(value.value)
@@ -253,18 +258,29 @@ def _unknown(node: ast.AST) -> _Made:
     return _Made(keys={RECOMPUTE: "none"}, unresolved={CONFIG: ast.unparse(node)[:60]})
 
 
-def _model_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The folder of torchtitan's models that a module takes its model from."""
+def _model_module(tree: ast.Module, functions: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The folder of torchtitan's models that a module takes its model from.
+
+    Args:
+        tree: the module.
+        functions: names of its functions that make configurations: those of a folder's registry begin with its name.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
         whole = str(node.module or "")
         if whole.startswith("torchtitan.models.") and any(name.name == "model_registry" for name in node.names):
             yield "module", whole.rsplit(".", 1)[1]
+        elif node.level == 1 and not whole and any(name.name == "model_registry" for name in node.names):
+            yield from (("module", own) for own in MODULES if any(_begins(one, own) for one in functions))
         elif node.level == 1 and whole == "model":
             for name in node.names:
                 if found := re.fullmatch(r"([A-Z]\w*?)Model", name.name):
                     yield "module", _FOLDERS.get(found[1], found[1].lower())
+
+
+def _begins(function: str, folder: str) -> bool:
+    return function.lstrip("_").startswith(f"{folder}_")
 
 
 _FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
