@@ -75,10 +75,10 @@ What is known about what misses:
   (9.0%), as what slows GB200 is its host now and no longer its products, the 90th percentile of MLPerf 18.3% (17.2%),
   and GPT OSS on GB200 in 25.11 26% too slow (0%).
 * **16 bits on Blackwell.** GB200 in NVIDIA's recipes would take .63 of the peak, B200 in SimuMax' runs .50 to .55;
-  .60 is what the fit gives where all runs of a source may be off together by what their machine is.
+  .57 is what the fit gives where all runs of a source may be off together by what their machine is.
 * **Attention on Blackwell** was priced as the quickest kernels of inference run alone. Training calls kernels that have
   a backward pass, up to 1.3 times slower forward (FlashAttention-4, 2026, on cuDNN 9.13), and at the clock that power
-  leaves: products there reach .60 of the peak in training and .78 alone. B300 and GB300 have twice the exponential
+  leaves: products there reach .57 of the peak in training and .78 alone. B300 and GB300 have twice the exponential
   units, and their kernels are timed 1.2 times as quick at heads of 128. So priced, and fitted again, sources left out
   are 6.8% and 18.2% off instead of 7.0% and 18.3%, SimuMax 8.1% and 13.6% instead of 10.3% and 16.5%, its runs at
   131,072 tokens 7 to 9% too fast instead of 20 to 22%. Worse: Megatron-MoE-ModelZoo at the 90th percentile 29% (18%),
@@ -136,13 +136,19 @@ What is known about what misses:
   products alone tell nothing of it: they have 8 B200 gather 67 MB at 430 GB/s where SimuMax' steps with 8 tensor ranks
   would need about 300 if all else were cut in equal parts, and products of 8 ranks at 0.78 to 0.99 of the rate of whole
   ones on B200, 0.84 to 1.1 on H100.
-* **One clock for all kernels of Blackwell.** Rates of products are taken in bursts, and the fit lowers that of each
-  kind of kernel by itself. With a clock that training holds besides, a factor on all compute of the generation (one
-  linearisation), it comes to .80, products go back to .71 in 16 bits and .80 in 8 (.78 and .76 alone): all sources left
-  out are then 6.3% and 18.2% off instead of 6.7% and 17.7%, SimuMax 5.4% and 12.9% instead of 8.3% and 15.6%, MLPerf
-  4.7% and 15.2% instead of 5.0% and 14.2%, Megatron-MoE-ModelZoo 35% at the 90th percentile instead of 27%. With waits
-  of the host behind transfers between stages, 0.3 to 0.4 ms a pass, 6.2% and 18.2%. On Hopper and Ampere such a clock
-  comes to .90 and .94 and gains nothing. Not priced: nothing measured says which kernels slow down with it.
+* **One clock for products and attention of Blackwell.** Rates are timed in bursts. On B200 attention, kernel after
+  kernel, brings the clock from 1,965 to about 1,580 MHz within 5 ms and costs 15% of its rate (flashinfer-
+  ai/flashinfer, pull request 2899, 2026-03). So 16-bit products start at 0.85 of their timed .78 and come to .57 of the
+  peak; products in 8 and 4 bits and attention run at the same clock, .74 of that in bursts, which leaves .62 and .52.
+  Kernels that stream keep their rate, as memory keeps its clock. So priced and fitted again, sources left out are 6.5%
+  and 18.0% off instead of 6.7% and 17.7% (51 of 591 runs by more than a fifth, as before), SimuMax 5.6% and 13.8%
+  instead of 8.3% and 15.6%, Megatron-Bridge's tables 8.1% and 21.0% instead of 8.7% and 22.0%, MLPerf 4.4% and 14.9%
+  instead of 5.0% and 14.2%: one run of eight B200 nodes of 2024, whose recipe is not published, is 20% too slow. Worse:
+  Megatron-Bridge 26.04.01 7.6% (6.0%), dgxc-benchmarking of April 2025 5.4% (4.4%), all runs in 8 bits and less 6.3%
+  (5.9%); the bias of the fit's own runs is +2.0% (+1.9%). Where kernels that stream slow down too, 6.5% and 18.0%,
+  SimuMax 5.4% and 13.4%, MLPerf 4.4% and 15.3%. With a clock of their own, Hopper's and Ampere's come to .94 and gain
+  nothing. Megatron-MoE-ModelZoo's 90th percentile is three runs: one of FSDP on H100, one of GB300, and the one of
+  131,072 tokens that the paper prints for GB300.
 * **Norms of queries and keys** are counted in memory and not in time. Timed as kernels of their own (a read and a write
   forward, two reads and a write backward), Qwen3's 65 rows take 1.2% longer and are 9.5% off instead of 9.2%, with the
   numbers as they are.

@@ -175,6 +175,21 @@ def test_attention_in_training_runs_at_the_clock_of_products() -> None:
     assert replace(alone, burst_fraction=0.5).sustained_clock == 1.0
 
 
+def test_products_of_every_format_run_at_the_clock_of_training() -> None:
+    """16-bit products reach 0.6 in training and 0.8 alone: those of 8 bits at 0.7 alone reach 0.7 x 0.6 / 0.8."""
+    group = resolve_gpus("8xB200").groups[0]
+    own = {"gemm_fraction": 0.6, "gemm_fraction_fp8": 0.7, "gemm_fraction_fp4": 0.5, "power_exponent": 0.0}
+
+    def reached(dtype: str, burst: float) -> float:
+        efficiency = replace(group.device.efficiency, burst_fraction=burst, **own)
+        hot = replace(group, device=replace(group.device, efficiency=efficiency))
+        return hardware_of(hot, Workload(seq_len=2048, global_batch=8, precision=PRECISIONS[dtype])).gemm_fraction
+
+    for dtype, share in (("bf16", 1.0), ("fp8", 0.75), ("nvfp4", 0.75)):
+        assert reached(dtype, burst=0.8) == pytest.approx(share * reached(dtype, burst=0.0)), dtype
+        assert reached(dtype, burst=0.5) == reached(dtype, burst=0.0), dtype
+
+
 def test_attention_of_blackwell_ultra_waits_less_for_exponentials() -> None:
     usual, ultra = named("GB200").efficiency, named("GB300").efficiency
     gain = {dim: usual.flash_dim_cost(dim, dim) / ultra.flash_dim_cost(dim, dim) for dim in (64, 128, 256)}

@@ -73,6 +73,18 @@ def test_sources_and_efficiencies_of_its_own() -> None:
     assert spec.basis_of("units").date == "2024-03"
 
 
+def test_a_stated_level_of_products_leaves_those_of_other_formats() -> None:
+    """The clock of training is that of the generation's level; 8- and 4-bit products keep what they reach there."""
+    usual = kernel_efficiency("blackwell")
+    record = {**H100, "generation": "blackwell", "efficiency": {"gemm_fraction": 0.7, "source": "my bench"}}
+    own = device_spec(check_record(record, noun="device file"), kernel_efficiency).efficiency
+
+    assert usual.sustained_clock < 1.0 == own.sustained_clock
+    assert own.product_fraction(2) == 0.7
+    for element_bytes in (1, 0.5):
+        assert own.product_fraction(element_bytes) == pytest.approx(usual.product_fraction(element_bytes))
+
+
 def test_a_stated_law_takes_the_place_of_timed_curves() -> None:
     def efficiency_of(**stated: object) -> KernelEfficiency:
         return device_spec(

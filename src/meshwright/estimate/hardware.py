@@ -267,12 +267,6 @@ def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver
         efficiency = replace(efficiency, dispatch_s=efficiency.dispatch_s * device.host_issue)
         issue = device.host_issue
         driver = replace(driver, operator_s=driver.operator_s * issue, tensor_s=driver.tensor_s * issue)
-    fraction = {
-        8.0: efficiency.gemm_fraction_fp32,
-        4.0: efficiency.gemm_fraction_fp32,
-        2.0: efficiency.gemm_fraction,
-        0.5: efficiency.gemm_fraction_fp4,
-    }
 
     def peak(dtype: str) -> float:
         found = device.peak(_FALLBACK_PEAK.get(dtype, dtype)) or device.peak(dtype)
@@ -285,12 +279,12 @@ def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver
     share = driver.product_share * driver.products_on(efficiency.generation)
     hardware = Hardware(
         gemm_flop_per_s=peak(precision.compute),
-        gemm_fraction=min(1.0, fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * clock) * share,
+        gemm_fraction=min(1.0, efficiency.product_fraction(compute_bytes) * clock) * share,
         attention_flop_per_s=peak(precision.activations),
         attention_clock=clock * efficiency.sustained_clock,
         scalar_flop_per_s=device.peak("fp32") or peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
-        head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * share,
+        head_fraction=min(1.0, efficiency.product_fraction(wide_bytes) * clock) * share,
         memory_bytes=device.memory_bytes,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         **host_columns(group),

@@ -190,8 +190,10 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     if base is None:
         return KernelEfficiency(**values)
     # Those two are of the generation's levels: beside a level of the device's own they say nothing.
-    if "gemm_fraction" in data:
-        values.setdefault("burst_fraction", 0.0)
+    if "gemm_fraction" in data and "burst_fraction" not in data:
+        values["burst_fraction"] = 0.0
+        for name in ("gemm_fraction_fp8", "gemm_fraction_fp4"):
+            values.setdefault(name, getattr(base, name) * base.sustained_clock)
     if "flash_forward_fraction" in data:
         values.setdefault("flash_trained_share", 1.0)
     if "source" in values:

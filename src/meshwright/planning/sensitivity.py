@@ -129,6 +129,13 @@ def _overtakes(
     return name if gain > 0.001 else None
 
 
+_TOGETHER = {
+    "flash": ("flash_forward_fraction", "flash_backward_fraction"),
+    # The clock, which other kernels share, stays.
+    "gemm_fraction": ("gemm_fraction", "burst_fraction"),
+}
+
+
 class _Scaled:
     """A group with one number multiplied."""
 
@@ -152,7 +159,7 @@ class _Scaled:
         group = self.group
         if self.domain is None:
             efficiency = group.device.efficiency
-            fields = ("flash_forward_fraction", "flash_backward_fraction") if self.name == "flash" else (self.name,)
+            fields = _TOGETHER.get(self.name, (self.name,))
             scaled = {field: min(1.0, getattr(efficiency, field) * factor) for field in fields}
             changed: KernelEfficiency = replace(efficiency, **scaled)
             return replace(group, device=replace(group.device, efficiency=changed))
