@@ -177,7 +177,7 @@ METHODS = (
                 ("tp4.nosp",),
                 ("strategies/test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "in layers of experts XLA writes what tensor ranks send",
+                "",
             ),
             (
                 "Megatron sequence parallelism",
@@ -185,7 +185,7 @@ METHODS = (
                 ("tp4", "tp4.tpov"),
                 ("strategies/test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
                 (GRIDS, "test_steps_equal_one_device"),
-                "in layers of experts XLA writes what tensor ranks send; overlap is left to XLA",
+                "overlap is left to XLA",
             ),
             (
                 "DeepSpeed-Domino",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from meshwright.kernels.compute import score_pairs
+from meshwright.kernels.exchange import Routing
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import CoreAttention, Linear, Op, Vector
+from meshwright.specs.operators import CoreAttention, Exchange, Linear, Op, Vector
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import Call
 from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.context import shard_attention
+from meshwright.strategies.expert import exchange_calls
 from tests.strategies.columns import columns
 
 SENT = {"all_reduce": 2.0}
@@ -56,6 +59,32 @@ def context_bytes(
     calls = [call for op in cores for call in shard_attention(op, own, pairs, element_bytes, materialised=False).calls]
     sizes = dict(row.cp)
     return sum(_sent(call, sizes[call.group.removeprefix("cp_")]) for call in calls if call.phase == phase)
+
+
+def expert_bytes(
+    spec: ModelSpec,
+    row: PlanRow,
+    seq_len: int,
+    phase: Literal["forward", "backward"],
+    element_bytes: float,
+    capacity: float,
+) -> float:
+    """Bytes of tokens on their way to experts and back, out of one rank, where experts have so much room."""
+    own = _columns(row, seq_len)
+    own = replace(
+        own,
+        ep=np.array([row.ep]),
+        etp=np.array([row.etp]),
+        capacity=np.array([capacity]),
+        whole_tokens=np.array([True]) if row.drop_duplicates else None,
+    )
+    sizes, sent = {"ep": row.ep, "etp": row.etp, "tp": row.tp}, 0.0
+    for layer in spec.layers():
+        for op in layer_work(layer, spec.hidden, "flash").ops:
+            if isinstance(op, Exchange):
+                calls = exchange_calls(op, own, Routing(copies=layer.mlp.visited_experts), element_bytes)
+                sent += sum(_sent(call, sizes[call.group]) for call in calls if call.phase == phase)
+    return sent
 
 
 def _columns(row: PlanRow, seq_len: int) -> StrategyColumns:

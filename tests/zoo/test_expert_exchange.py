@@ -64,7 +64,7 @@ def both(
         def loss(weights: dict[str, jax.Array], x: jax.Array, grid: DeviceGrid | None) -> jax.Array:
             run = partial(experts, spec, capacity_factor=capacity, grid=grid, how=how, gate=gate, keys=keys)
             made, balance = (jax.checkpoint(run, policy=kept_exchanges(how)) if again else run)(weights, x)
-            return (made**2).sum() + balance
+            return (made**2).sum() + balance.mean()
 
         alone = jax.jit(jax.value_and_grad(partial(loss, grid=None), (0, 1)))(weights, x)
         order = slots(how.placement or range(spec.experts))

@@ -31,14 +31,14 @@ def test_a_token_gets_what_its_experts_make_of_it() -> None:
             ]
             wanted = sum(share * one for share, one in zip(weight / weight.sum(), made, strict=True))
             np.testing.assert_allclose(found[sample, place], wanted, atol=1e-5)
-    assert float(balance) > 0.5
+    assert float(balance.min()) > 0.5
 
 
 def test_a_balanced_router_scores_one() -> None:
     weights = expert_weights(SPEC, HIDDEN, jax.random.key(0), 1.0)
     even = {**weights, "router": jnp.zeros_like(weights["router"])}
     _, balance = experts(SPEC, even, jnp.ones((1, 4, HIDDEN)), capacity_factor=None)
-    assert float(balance) == pytest.approx(1.0)
+    assert balance.tolist() == [pytest.approx(1.0)]
 
 
 def test_a_full_expert_takes_no_more() -> None:

@@ -158,8 +158,15 @@ class DeviceGrid:
             names: the names as `blocks` has them.
         """
         assert self.blocks is not None
-        found = dict(zip((name for name, size in self.blocks.axes if size > 1), self.tensor, strict=True))
-        return tuple(found[name] for name in names if name in found)
+        left = list(self.tensor)
+        found: dict[str, Axes] = {}
+        for name, size in self.blocks.axes:
+            own: list[str] = []
+            # Ranks of experts may have a border inside of an axis of the group.
+            while self.size(tuple(own)) < size:
+                own.append(left.pop(0))
+            found[name] = tuple(own)
+        return tuple(axis for name in names for axis in found[name])
 
     def activations(self, held: ActivationBlocks) -> PartitionSpec:
         """How ranks of a grid with blocks split [samples, length, width].

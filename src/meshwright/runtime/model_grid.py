@@ -10,6 +10,7 @@ from meshwright.runtime.plan_method import grid_of
 from meshwright.schedules import schedule_named
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
@@ -32,7 +33,8 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
         return grid
     layers = [layer for layer in model.spec.kinds() if _is_shared_evenly(layer, row.tp)]
     whole = schedule_named(row.schedule).sections() == 1
-    shared = not model.spec.vocab % row.tp and not seq_len % (row.cp_degree * (row.tp if row.sp else 1))
+    tokens = row.cp_degree * (row.tp if row.sp or model.spec.is_moe else 1)
+    shared = not model.spec.vocab % row.tp and not seq_len % tokens
     if not whole or not shared or len(layers) < len(model.spec.kinds()):
         return grid
     keys = gcd(row.tp, *(layer.attention.kv_heads for layer in layers if isinstance(layer.attention, Attention)))
@@ -47,6 +49,6 @@ def _is_shared_evenly(layer: LayerSpec, tp: int) -> bool:
     attention, mlp = layer.attention, layer.mlp
     if not isinstance(attention, Attention) or attention.heads % tp:
         return False
-    if isinstance(mlp, DenseMlp) and mlp.ffn_hidden % tp:
+    if isinstance(mlp, (DenseMlp, MoeMlp)) and mlp.tensor_width % tp:
         return False
     return attention.kv_heads % tp == 0 or tp % attention.kv_heads == 0

@@ -156,7 +156,7 @@ def exchange_calls(
             calls += (Call(kind=kind, category="ep", phase=phase, group="ep", payload_bytes=sums),)
         if columns.whole_tokens is not None and not gather:
             # What comes back is of a rank's own part of the tokens, which all of them hold again.
-            shared = columns.whole_tokens & ~columns.sp & (columns.tp > 1) & (columns.ep * columns.etp > 1)
+            shared = columns.whole_tokens & ~columns.sp & (columns.tp > 1)
             back = columns.tokens * (op.width * activation_bytes) * shared
             calls += (Call(kind="all_gather", category="ep", phase=phase, group="tp", payload_bytes=back),)
     if silent is not None:

@@ -23,13 +23,14 @@ from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.blocks import WHOLE, Blocked, WholeTensors
 from meshwright.zoo.expert_exchange import PLAIN, all_but_activations, kept_exchanges
-from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
+from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, over_data, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.on_blocks import OnBlocks
 from meshwright.zoo.parts import cast, drawn, dropout, made_again, norm, norm_weights, sample_keys
 from meshwright.zoo.supported import check_supported
 from meshwright.zoo.swapped import swapped
+from meshwright.zoo.token_groups import GroupOfRank, GroupsOfRanks, WholeSamples
 from meshwright.zoo.token_order import dealt, in_order, order_on
 
 DROPOUT = 0.1
@@ -64,6 +65,9 @@ class Decoder:
     """Which experts take which tokens."""
     grids: tuple[DeviceGrid | None, ...] = ()
     """Grid of each layer, where those of stages differ; empty where all have `grid`."""
+    routed_on: DeviceGrid | None = None
+    """Grid whose ranks route each its own tokens, as this one device then does; None: experts have places for samples.
+    """
     swapped: bool = False
     """Whether what layers keep for their backward waits in the host's memory."""
     ends: frozenset[int] = frozenset()
@@ -304,7 +308,16 @@ class Decoder:
         if isinstance(layer.mlp, MoeMlp):
             own = {name: part for name, part in weights.items() if name != "experts"}
             attended = partial(self._attended, number, layer, again=again)
-            return self._thought(number, layer, weights, on_blocks.layer(attended, own, x, keys), keys, again=again)
+            seen = on_blocks.layer(attended, own, x, keys)
+            if GroupOfRank.of(self.grid) is None:
+                return self._thought(number, layer, weights, seen, keys, again=again)
+
+            def thought(weights: Any, seen: Any, keys: jax.Array, held: WholeTensors) -> tuple[jax.Array, jax.Array]:
+                return self._thought(number, layer, weights, seen, keys, again=again, held=held)
+
+            of_experts, together = {"experts": weights["experts"]}, over_data(on_blocks.grid, self.experts)
+            stream, balances = on_blocks.experts(thought, of_experts, seen, keys, together=together)
+            return stream, balances.mean()
 
         def part(weights: Any, x: jax.Array, keys: jax.Array, held: WholeTensors) -> jax.Array:
             return self._layer(number, layer, weights, x, keys, again=again, held=held)[0]
@@ -367,7 +380,7 @@ class Decoder:
         routes: list[jax.Array] | None = None,
         held: WholeTensors = WHOLE,
     ) -> tuple[jax.Array, Any]:
-        """The stream behind a layer, and the imbalance of its router."""
+        """The stream behind a layer, and the imbalance of its router: of each sample on a rank, else their mean."""
         (shared, after), grid = attended, self._grid(number)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
@@ -381,13 +394,22 @@ class Decoder:
                 how=self.experts,
                 gate=self.gate,
                 keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
+                groups=self._groups(grid, held),
+                held=held,
             )
             of_products = made_again(again, "moe_act", through, policy=all_but_activations)
             whole = made_again(again, "moe", of_products, policy=kept_exchanges(self.experts))
-            made, balance = whole(weights["experts"], shared)
+            made, balances = whole(weights["experts"], shared)
+            balance = balances.mean() if held is WHOLE else balances
         else:
             made = made_again(again, "mlp", partial(mlp, held=held))(weights["mlp"], shared)
         return after + dropout(keys, 2 * number + 1, self.dropout * layer.dropout, made, held, grid), balance
+
+    def _groups(self, grid: DeviceGrid | None, held: WholeTensors) -> WholeSamples | None:
+        """Tokens that share the places of experts; None for those of a sample."""
+        if held is not WHOLE:
+            return GroupOfRank.of(grid)
+        return None if self.routed_on is None else GroupsOfRanks(ranks=self.routed_on)
 
     def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:
         """Loss of every token, on one rank of a tensor grid."""

@@ -47,7 +47,9 @@ class TokenExchange:
         by_level = DISPATCHERS[how.dispatcher].by_level
         self.sent: list[Axes] = [(axis,) for axis in grid.expert] if by_level else [grid.expert] * bool(grid.expert)
         # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
-        self.pieces = 1 if DISPATCHERS[how.dispatcher].moves else how.overlap_degree
+        self.moves = DISPATCHERS[how.dispatcher].moves
+        self.pieces = 1 if self.moves else how.overlap_degree
+        self.grid = grid
 
     def computed(self, own: Weights, values: jax.Array) -> jax.Array:
         """What a rank's experts make of the tokens that are there, of which their tensor ranks have parts."""
@@ -55,10 +57,49 @@ class TokenExchange:
             values = checkpoint_name(jax.lax.all_gather(values, axes, axis=at, tiled=True), EXCHANGED)
         return mlps(own, values, self._gathered_sum)
 
-    def exchanged(self, own: Weights, values: jax.Array) -> jax.Array:
+    def brought(self, own: Weights, values: jax.Array, hot: jax.Array | None = None) -> jax.Array:
+        """What experts make of a rank's tokens, with tokens or weights on the way as a plan says.
+
+        Args:
+            own: weights of the rank's experts.
+            values: [experts, samples, seats, hidden] of the rank.
+            hot: experts whose weights are copied to every rank; None for none.
+        """
+        if hot is not None and self.grid.expert:
+            return self._shadowed(own, values, hot)
+        if self.moves:
+            return jax.checkpoint(self._fetched, policy=self._kept)(own, values)
+        return self._exchanged(own, values)
+
+    def _fetched(self, own: Weights, values: jax.Array) -> jax.Array:
+        """Weights of all experts come to the tokens."""
+        whole = own
+        for axes in reversed(self.sent):
+            whole = {name: jax.lax.all_gather(matrix, axes, axis=0, tiled=True) for name, matrix in whole.items()}
+        return self.computed(whole, values)
+
+    def _kept(self, primitive: Any, *_: Any, **params: Any) -> bool:
+        """Whether backward keeps a value that it needs: all but weights of other ranks."""
+        return not (primitive.name.startswith("all_gather") and set(params["axis_name"]) <= set(self.grid.expert))
+
+    def _shadowed(self, own: Weights, values: jax.Array, hottest: jax.Array) -> jax.Array:
+        """Weights of the hottest experts come to the tokens, other tokens go to their experts."""
+        held = own["up"].shape[0]
+        mine = jax.nn.one_hot(hottest - held * jax.lax.axis_index(self.grid.expert), held, dtype=values.dtype)
+        copies = {name: jax.lax.psum(jnp.tensordot(mine, matrix, 1), self.grid.expert) for name, matrix in own.items()}
+        here = self.computed(copies, values[hottest])
+        away = self._exchanged(own, values.at[hottest].set(0.0))
+        return away.at[hottest].set(here)
+
+    def _exchanged(self, own: Weights, values: jax.Array) -> jax.Array:
         """Tokens go to their experts and come back, piece by piece."""
-        parts = [self._through(own, part) for part in jnp.split(values, self.pieces, axis=SEATS)]
-        return parts[0] if self.pieces == 1 else jnp.concatenate(parts, axis=SEATS)
+        if self.pieces == 1:
+            return self._through(own, values)
+        # Rows that fill up the last piece are cut off again.
+        seats = values.shape[SEATS]
+        whole = jnp.pad(values, ((0, 0), (0, 0), (0, -seats % self.pieces), (0, 0)))
+        parts = [self._through(own, part) for part in jnp.split(whole, self.pieces, axis=SEATS)]
+        return jnp.concatenate(parts, axis=SEATS)[:, :, :seats]
 
     def _through(self, own: Weights, values: jax.Array) -> jax.Array:
         for axes in self.sent:
@@ -115,32 +156,10 @@ def through_experts(
     x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % (grid.size(way.rows[SEATS]) * way.pieces)), (0, 0)))
     split = PartitionSpec(None, *(axes or None for axes in way.rows.values()))
 
-    def fetched(own: Weights, values: jax.Array) -> jax.Array:
-        whole = own
-        for axes in reversed(way.sent):
-            whole = {name: jax.lax.all_gather(matrix, axes, axis=0, tiled=True) for name, matrix in whole.items()}
-        return way.computed(whole, values)
-
-    def kept(primitive: Any, *_: Any, **params: Any) -> bool:
-        """Whether backward keeps a value that it needs: all but weights of other ranks."""
-        return not (primitive.name.startswith("all_gather") and set(params["axis_name"]) <= set(grid.expert))
-
-    def shadowed(own: Weights, values: jax.Array, hottest: jax.Array) -> jax.Array:
-        held = own["up"].shape[0]
-        mine = jax.nn.one_hot(hottest - held * jax.lax.axis_index(grid.expert), held, dtype=values.dtype)
-        copies = {name: jax.lax.psum(jnp.tensordot(mine, matrix, 1), grid.expert) for name, matrix in own.items()}
-        here = way.computed(copies, values[hottest])
-        away = way.exchanged(own, values.at[hottest].set(0.0))
-        return away.at[hottest].set(here)
-
     placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
-    if hot is not None and grid.expert:
-        ranks = jax.shard_map(shadowed, mesh=grid.mesh, in_specs=(placed, split, PartitionSpec()), out_specs=split)
-        made = ranks(weights, x, hot)
-    else:
-        moving = DISPATCHERS[how.dispatcher].moves
-        body = jax.checkpoint(fetched, policy=kept) if moving else way.exchanged
-        made = jax.shard_map(body, mesh=grid.mesh, in_specs=(placed, split), out_specs=split)(weights, x)
+    copied = () if hot is None else (hot,)
+    given = (placed, split, *[PartitionSpec() for _ in copied])
+    made = jax.shard_map(way.brought, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, *copied)
     return made[:, :, :seats]
 
 
@@ -171,7 +190,7 @@ def without_duplicates(
         seat = jnp.cumsum(visits, axis=1) - visits
         seated = visits[..., None] * jax.nn.one_hot(seat, x.shape[1], dtype=visits.dtype)
         arrived = jnp.einsum("bsec,bsh->ebch", seated.astype(x.dtype), x)
-        return jnp.einsum("bsec,ebch->bsh", seated * shares[..., None], way.exchanged(own, arrived))
+        return jnp.einsum("bsec,ebch->bsh", seated * shares[..., None], way.brought(own, arrived))
 
     split = PartitionSpec(samples or None, seats or None, None)
     placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}

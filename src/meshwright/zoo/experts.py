@@ -17,11 +17,13 @@ from meshwright.kernels.expert_load import capacity
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.strategy import ExpertParallel
-from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts, without_duplicates
+from meshwright.zoo.blocks import WHOLE, WholeTensors
+from meshwright.zoo.expert_exchange import PLAIN, TokenExchange, Weights, mlps, through_experts, without_duplicates
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate, routes
 from meshwright.zoo.parts import drawn
-from meshwright.zoo.sent_once import sent_once
+from meshwright.zoo.sent_once import once_on_rank, sent_once
+from meshwright.zoo.token_groups import WholeSamples
 
 CAPACITY_FACTOR = 1.25
 """Room of an expert over its share of balanced tokens."""
@@ -77,6 +79,8 @@ def experts(
     how: ExpertParallel = PLAIN,
     gate: Gate = "top-k",
     keys: jax.Array | None = None,
+    groups: WholeSamples | None = None,
+    held: WholeTensors = WHOLE,
 ) -> tuple[jax.Array, jax.Array]:
     """What the experts make of tokens, and how unbalanced their routing is.
 
@@ -84,40 +88,90 @@ def experts(
         spec: experts, top-k.
         weights: the weights of `expert_weights`.
         x: [samples, length, hidden], tokens in the order of the grid's ranks.
-        capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
+        capacity_factor: room of an expert over its balanced share, per group; None makes room for every token.
         grid: the grid of the devices that share the work; tokens then go to the devices of their experts and back.
         how: the way they get there, as plans state it; where it places experts, weights are in the order of `slots`.
         gate: the gate: which experts take which tokens.
         keys: the keys of the samples' random numbers, for `gshard`.
+        groups: tokens that share the places of experts; None for those of a sample.
+        held: how ranks hold the shared expert; where it is not whole, all this is of one rank.
 
     Returns:
-        The values, and the mean over samples of experts x sum(share of tokens x mean router probability), 1 when
-        balanced (Fedus et al. 2021, Switch Transformers, equation 4, per sample).
+        The values, and of each sample experts x sum(share of tokens x mean router probability), 1 when balanced (Fedus
+        et al. 2021, Switch Transformers, equation 4, per sample).
     """
-    shares = _shares(weights, x)
+    groups = groups or WholeSamples(grid=grid)
+    own = groups.own(x)
+    shares = _shares(weights, own)
     weight, index = _chosen(spec, shares)
-    room = x.shape[1] if capacity_factor is None else capacity(x.shape[1], spec.experts, spec.top_k, capacity_factor)
-    send, take = routes(gate, shares, (weight, index), min(x.shape[1], room), keys, grid)
+    length = own.shape[1]
+    room = length if capacity_factor is None else capacity(length, spec.experts, spec.top_k, capacity_factor)
+    send, take = routes(gate, shares, (weight, index), min(length, room), keys, groups)
     if grid is not None and how.placement:
         send, take = (values[:, :, slots(how.placement)] for values in (send, take))
-    hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None
+    hot = jax.lax.top_k(groups.total(send.sum((0, 1, 3))), how.shadowed)[1] if how.shadowed else None
     of_each = {name: weights[name] for name in weights if name in OF_EACH}
+    if grid is not None and held is not WHOLE:
+        made = _on_rank(grid, how, of_each, own, (send, take), hot)
+    else:
+        made = _on_devices(grid, how, of_each, own, (send, take), hot)
+    y = groups.back(made)
+    if spec.shared_ffn_hidden:
+        shared = {name.removeprefix("shared_"): weights[name] for name in weights if name.startswith("shared_")}
+        y = _joined(spec, weights, x, y, mlp(shared, x, held))
+    chosen = jax.nn.one_hot(index, spec.experts, dtype=shares.dtype).sum(2)
+    balance = spec.experts / spec.top_k * (groups.mean(chosen) * groups.mean(shares)).sum(-1)
+    return y, balance
+
+
+def _on_devices(
+    grid: DeviceGrid | None,
+    how: ExpertParallel,
+    of_each: Weights,
+    x: jax.Array,
+    routes: tuple[jax.Array, jax.Array],
+    hot: jax.Array | None,
+) -> jax.Array:
+    """What all experts make of all tokens, which the devices of a grid share."""
+    send, take = routes
     kind = DISPATCHERS[how.dispatcher]
     if grid is not None and grid.expert and (kind.once or kind.gathers):
         visits, weights_of = send.sum(-1), take.sum(-1).astype(x.dtype)
-        y = sent_once(grid, of_each, x, visits, weights_of, mlps, hot, everywhere=kind.gathers)
-    elif grid is not None and grid.expert and how.drop_duplicates and hot is None and not kind.moves:
-        y = without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
-    else:
-        arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
-        made = through_experts(grid, of_each, arrived, how, hot)
-        y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
-    if spec.shared_ffn_hidden:
-        own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
-        y = _joined(spec, weights, x, y, mlp(own, x))
-    chosen = jax.nn.one_hot(index, spec.experts, dtype=shares.dtype).sum(2)
-    balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
-    return y, balance
+        return sent_once(grid, of_each, x, visits, weights_of, mlps, hot, everywhere=kind.gathers)
+    if grid is not None and grid.expert and how.drop_duplicates and hot is None and not kind.moves:
+        return without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
+    arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
+    made = through_experts(grid, of_each, arrived, how, hot)
+    return jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+
+
+def _on_rank(
+    grid: DeviceGrid,
+    how: ExpertParallel,
+    of_each: Weights,
+    x: jax.Array,
+    routes: tuple[jax.Array, jax.Array],
+    hot: jax.Array | None,
+) -> jax.Array:
+    """What all experts make of the tokens of a rank, inside of a `shard_map` over the grid."""
+    send, take = routes
+    kind = DISPATCHERS[how.dispatcher]
+    if grid.expert and (kind.once or kind.gathers):
+        visits, weights_of = send.sum(-1), take.sum(-1).astype(x.dtype)
+        return once_on_rank(grid, mlps, of_each, x, visits, weights_of, hot, everywhere=kind.gathers)
+    arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
+    made = TokenExchange(grid, how).brought(of_each, arrived, hot)
+    return jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+
+
+def over_data(grid: DeviceGrid, how: ExpertParallel) -> bool:
+    """Whether data ranks share what stands in a layer of experts: experts, parts of them, or which are copied.
+
+    Args:
+        grid: the grid of the devices.
+        how: tokens and experts meet.
+    """
+    return bool(how.shadowed or {*grid.expert, *grid.expert_tensor} & set(grid.data))
 
 
 def _joined(spec: MoeMlp, weights: Weights, x: jax.Array, made: jax.Array, shared: jax.Array) -> jax.Array:

@@ -7,8 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from meshwright.compiler.grid import DeviceGrid
-from meshwright.zoo.token_order import dealt, in_order
+from meshwright.zoo.token_groups import WholeSamples
 
 Gate = Literal["top-k", "gshard", "switch", "expert-choice"]
 
@@ -18,20 +17,20 @@ def routes(
     shares: jax.Array,
     chosen: tuple[jax.Array, jax.Array],
     room: int,
-    keys: jax.Array | None = None,
-    grid: DeviceGrid | None = None,
+    keys: jax.Array | None,
+    groups: WholeSamples,
 ) -> tuple[jax.Array, jax.Array]:
-    """One-hot [samples, length, experts, room] that sends tokens, and the same with weights that takes results.
+    """One-hot [groups, length, experts, room] that sends tokens, and the same with weights that takes results.
 
     Args:
         gate: `top-k`: weights of a token's experts sum to 1; `gshard`: likewise, and the second expert is visited with
             probability min(1, 2 g2); `switch`: the router's probability is the weight; `expert-choice`: each expert
-            takes the `room` tokens of a sample that want it most, with their probabilities as weights.
-        shares: probabilities of the router [samples, length, experts].
-        chosen: probabilities and experts of each token [samples, length, k].
-        room: tokens of a sample that an expert takes.
+            takes the `room` tokens of a group that want it most, with their probabilities as weights.
+        shares: probabilities of the router [groups, length, experts].
+        chosen: probabilities and experts of each token [groups, length, k].
+        room: tokens of a group that an expert takes.
         keys: the keys of the samples' random numbers, for `gshard`.
-        grid: the grid of the devices, in the order of whose ranks tokens stand.
+        groups: the tokens that share the places of experts.
 
     Source: Lepikhin et al. 2020 (GShard), algorithm 1; Fedus et al. 2021 (Switch Transformers), equation 2; Zhou et al.
         2022 (Expert Choice, arXiv 2202.09368), section 3.2.
@@ -47,12 +46,10 @@ def routes(
     visits = jnp.ones(index.shape, dtype=jnp.int32)
     if gate == "gshard" and index.shape[-1] > 1:
         assert keys is not None
-        drawn = jax.vmap(lambda key: jax.random.uniform(key, index.shape[1:2], dtype=weight.dtype))(keys)
-        drawn = dealt(grid, drawn)
+        drawn = groups.drawn(keys, index.shape[1], weight.dtype)
         visits = visits.at[..., 1:].set((2.0 * weight[..., 1:] > drawn[..., None]).astype(jnp.int32))
     sent = jax.nn.one_hot(index, experts, dtype=jnp.int32) * visits[..., None]
     # Seats go by position: whether a token is dropped depends on no later one.
-    order = in_order(grid, sent).reshape(sent.shape[0], -1, experts)
-    seat = dealt(grid, (jnp.cumsum(order, axis=1) - order).reshape(sent.shape))
+    seat = groups.before(sent.sum(2))[:, :, None]
     seated = sent[..., None] * jax.nn.one_hot(seat, room, dtype=jnp.int32)
     return seated.sum(2), (seated * weight[..., None, None]).sum(2)

@@ -61,8 +61,35 @@ class OnBlocks:
         """
         stream = self.grid.activations(self.blocks.stream)
         rows = self._rows(self.blocks.stream.samples)
-        own = part if self.blocks.parts == 1 else partial(_in_parts, part, self.blocks.parts)
-        return self._mapped(own, "", weights, [stream, rows], stream)(weights, x, keys)
+        return self._mapped(self._split(part), "", weights, [stream, rows], stream)(weights, x, keys)
+
+    def experts(
+        self,
+        part: Callable[..., tuple[jax.Array, jax.Array]],
+        weights: Any,
+        attended: tuple[jax.Array, jax.Array],
+        keys: jax.Array,
+        *,
+        together: bool,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The stream behind a layer's experts, and how unbalanced the router was for each sample.
+
+        Args:
+            part: the part of weights, what the attention leaves, keys of dropout and what is held.
+            weights: the weights of the experts.
+            attended: what the experts are given, and the stream beside them: [samples, length, hidden].
+            keys: one per sample.
+            together: whether data ranks share experts, so that one map is written for all ranks.
+        """
+        stream = self.grid.activations(self.blocks.stream)
+        rows = self._rows(self.blocks.stream.samples)
+        given = [(stream, stream), rows]
+        mapped = self._mapped(self._split(part), "", weights, given, (stream, rows), together=together)
+        return mapped(weights, attended, keys)
+
+    def _split(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """A part of a layer on the samples of a rank, or on halves of them."""
+        return part if self.blocks.parts == 1 else partial(_in_parts, part, self.blocks.parts)
 
     def losses(self, part: Callable[..., jax.Array], weights: Any, x: jax.Array, wanted: jax.Array) -> jax.Array:
         """The loss of every token [samples, length].
@@ -79,46 +106,55 @@ class OnBlocks:
         return self._mapped(part, "", weights, [stream, rows], rows)(weights, x, wanted)
 
     def _mapped(
-        self, part: Callable[..., jax.Array], owner: str, weights: Any, given: list[PartitionSpec], made: PartitionSpec
-    ) -> Callable[..., jax.Array]:
+        self,
+        part: Callable[..., Any],
+        owner: str,
+        weights: Any,
+        given: list[Any],
+        made: Any,
+        *,
+        together: bool = False,
+    ) -> Callable[..., Any]:
         held = Blocked(grid=self.grid, blocks=self.blocks)
 
-        def placed(path: Any, _: Any) -> PartitionSpec:
+        def placed(path: Any, leaf: Any) -> PartitionSpec:
             axes = block_split(self.grid, f"{owner}.{jax.tree_util.keystr(path, simple=True, separator='.')}")
-            return PartitionSpec(*(axes.get(at) for at in range(max(axes, default=-1) + 1)))
+            return self.grid.spec(axes, leaf.shape)
 
         specs = (jax.tree_util.tree_map_with_path(placed, weights), *given)
-        return on_ranks(self.grid, lambda *values: part(*values, held), specs, made)
+        return on_ranks(self.grid, lambda *values: part(*values, held), specs, made, together=together)
 
     def _rows(self, samples: Names) -> PartitionSpec:
         """How ranks share samples."""
         return PartitionSpec((*self.grid.data, *self.grid.block_axes(samples)))
 
 
-def _in_parts(
-    part: Callable[..., jax.Array], count: int, weights: Any, x: jax.Array, keys: jax.Array, held: Blocked
-) -> jax.Array:
+def _in_parts(part: Callable[..., Any], count: int, weights: Any, x: Any, keys: jax.Array, held: Blocked) -> Any:
     """A layer on each of some parts of the samples, none of which reads another: sums of one part over ranks can travel
     while another computes. Gradients of weights are added up before ranks sum them, once.
 
     Source: Wang et al. 2024 (Domino, arXiv 2409.15241), section 3.1.
     """
     own = jax.tree.map(held.of_this_rank, weights)
-    parts = zip(jnp.split(x, count), jnp.split(keys, count), strict=True)
-    return jnp.concatenate([part(own, samples, drawn, held) for samples, drawn in parts])
+    parts = [jax.tree.map(lambda whole: jnp.split(whole, count)[at], (x, keys)) for at in range(count)]  # noqa: B023
+    made = [part(own, samples, drawn, held) for samples, drawn in parts]
+    return jax.tree.map(lambda *ones: jnp.concatenate(ones), *made)
 
 
 def on_ranks(
-    grid: DeviceGrid, part: Callable[..., jax.Array], given: tuple[Any, ...], made: PartitionSpec
-) -> Callable[..., jax.Array]:
+    grid: DeviceGrid, part: Callable[..., Any], given: tuple[Any, ...], made: Any, *, together: bool = False
+) -> Callable[..., Any]:
     """A function of what each rank holds, of what all of them hold; its data ranks outside, all others inside.
 
     Args:
         grid: the grid of the devices.
         part: the function.
         given: splits of its operands.
-        made: the split of its result, samples first.
+        made: the split of its result, samples first; of each where there are several.
+        together: whether data ranks share something in it, so that no map of their own stands outside.
     """
+    if together:
+        return jax.shard_map(part, mesh=grid.mesh, in_specs=given, out_specs=made)
     inner = {name for name, _ in grid.sizes if name not in grid.data}
     mesh = grid.mesh.update_axis_types(dict.fromkeys(grid.data, AxisType.Manual))
     found = jax.shard_map(

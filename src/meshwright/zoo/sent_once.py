@@ -9,6 +9,7 @@ Source: DeepSeek-AI, DeepSeek-V3 technical report (arXiv 2412.19437), 2024-12, s
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,39 @@ def sent_once(
     more = ((0, 0), (0, -length % grid.size(rows[LENGTH])), (0, 0))
     x, visits, shares = (jnp.pad(values, more) for values in (x, visits.astype(jnp.int8), shares))
     split = PartitionSpec(*(axes or None for axes in rows.values()), None)
+    placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
+    copied = () if hot is None else (hot,)
+    given = (placed, split, split, split, *[PartitionSpec() for _ in copied])
+    way = partial(once_on_rank, grid, mlps, everywhere=everywhere)
+    made = jax.shard_map(way, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, visits, shares, *copied)
+    return made[:, :length]
+
+
+def once_on_rank(
+    grid: DeviceGrid,
+    mlps: Mlps,
+    weights: Weights,
+    x: jax.Array,
+    visits: jax.Array,
+    shares: jax.Array,
+    hot: jax.Array | None = None,
+    *,
+    everywhere: bool = False,
+) -> jax.Array:
+    """The same on one rank of the grid, of its own tokens and experts.
+
+    Args:
+        grid: the grid of the devices.
+        mlps: the MLPs of every expert.
+        weights: up, down and gate of the rank's experts.
+        x: [samples, length, hidden] of the rank.
+        visits: 1 where a token visits an expert, 0 elsewhere [samples, length, experts].
+        shares: weights of their results [samples, length, experts].
+        hot: experts whose weights are copied to every rank; None for none.
+        everywhere: every rank gathers all tokens, and sums of what it makes of them are scattered.
+    """
+    visits = visits.astype(jnp.int8)
+    rows = {SAMPLES: grid.data, LENGTH: (*grid.tokens, *grid.tensor)}
     levels = [(at, axis) for at, axes in rows.items() for axis in axes if axis in grid.expert]
     parts = [
         (at, own) for at, axes in rows.items() if (own := tuple(axis for axis in axes if axis in grid.expert_tensor))
@@ -102,15 +136,9 @@ def sent_once(
         here = computed(copies, x, visits[..., hottest], shares[..., hottest])
         return here + through(own, x, visits.at[..., hottest].set(0), shares)
 
-    placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
-    given = (placed, split, split, split)
-    if hot is None:
-        way = everyone if everywhere else through
-        made = jax.shard_map(way, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, visits, shares)
-    else:
-        ranks = jax.shard_map(shadowed, mesh=grid.mesh, in_specs=(*given, PartitionSpec()), out_specs=split)
-        made = ranks(weights, x, visits, shares, hot)
-    return made[:, :length]
+    if hot is not None:
+        return shadowed(weights, x, visits, shares, hot)
+    return (everyone if everywhere else through)(weights, x, visits, shares)
 
 
 def _named(values: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.compiler.grid import DeviceGrid
@@ -18,7 +18,9 @@ from meshwright.runtime.training.planned import PlannedTraining
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
+from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
+from meshwright.zoo.token_groups import GroupOfRank
 from meshwright.zoo.training import train_step
 
 
@@ -74,8 +76,12 @@ class Training(PlannedTraining):
         )
 
     def plain_model(self) -> Model:
-        """The model with the plan's recomputation."""
-        return self.model()
+        """The model with the plan's recomputation; its experts have places for the tokens of each rank of the plan."""
+        model = self.model()
+        if not isinstance(model, Decoder) or not model.spec.is_moe:
+            return model
+        grid = model_grid(self.row, model, self.seq_len)
+        return model if GroupOfRank.of(grid) is None else replace(model, routed_on=grid)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
         """The step under the plan.

@@ -1,0 +1,90 @@
+"""Layers of experts beside tensor ranks: steps end where one device ends, and send what is priced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import pytest
+
+from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.parity import parity_of, run_alone, run_parallel
+from meshwright.runtime.step_collectives import step_collectives
+from meshwright.runtime.training.run import Training
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.moe import MoeMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
+from meshwright.specs.row_text import parse_row
+from meshwright.zoo.experts import CAPACITY_FACTOR
+from meshwright.zoo.tiny import TINY
+from tests.runtime.priced_collectives import expert_bytes, tensor_bytes
+
+ROUTED = MoeMlp(experts=4, top_k=2, ffn_hidden=64, gated=True)
+SHARED = replace(ROUTED, shared_ffn_hidden=256, shared_gate=True)
+RESIDUAL = MoeMlp(experts=4, top_k=1, ffn_hidden=64, gated=False, bias=True, shared_ffn_hidden=64, residual=True)
+
+
+def of(mlp: MoeMlp, hidden: int) -> ModelSpec:
+    layer = LayerSpec(attention=Attention(heads=4, kv_heads=4, head_dim=hidden // 4), mlp=mlp)
+    return replace(TINY["moe-tiny"], hidden=hidden, vocab=64, runs=(LayerRun(layers=(layer,), repeats=1),))
+
+
+def training(plan: str, mlp: MoeMlp, *, hidden: int = 16, seq_len: int = 16) -> Training:
+    row = parse_row(plan, devices=8, global_batch=0, schedules=())
+    row = replace(row, gbs=row.gbs or row.dp * row.mbs)
+    return Training(spec=of(mlp, hidden), row=row, stage_layers=(1,), seq_len=seq_len)
+
+
+def sent(one: Training) -> dict[str, Any]:
+    compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
+    return step_collectives(compiled.runtime)
+
+
+@pytest.mark.parametrize("mlp", [ROUTED, SHARED], ids=["routed", "shared"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "tp2.dp2.ep2.mbs2",
+        "tp4.dp1.ep4.mbs2",
+        "tp4.dp1.etp2.ep2.mbs2",
+        "tp2.nosp.dp2.ep2.epdtd.mbs2",
+        "tp2.dp4.ep2.mbs2",
+    ],
+)
+def test_ranks_send_what_is_priced(plan: str, mlp: MoeMlp) -> None:
+    """Embedding, attention, router, experts, shared expert and head; sums of a few numbers a token are beside."""
+    one = training(plan, mlp, hidden=256, seq_len=128)
+    assert one.spec is not None
+    found = sent(one)
+    for program, phase in (("F0", "forward"), ("B0", "backward")):
+        priced = tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)
+        priced += expert_bytes(one.spec, one.row, one.seq_len, phase, 4.0, CAPACITY_FACTOR)
+        assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("plan", "mlp"),
+    [
+        ("tp2.dp2.mbs2.gbs8", ROUTED),
+        ("tp2.dp4.z3.ep2.mbs1.gbs8", SHARED),
+        ("tp2.dp2.cp2.ep8.mbs1.gbs4.rc-full", replace(ROUTED, experts=8)),
+        ("tp4.dp2.etp2.ep2.mbs1.gbs4.rc-sel-moe_act", RESIDUAL),
+        ("tp2.nosp.dp2.epdtd.mbs2.gbs4", SHARED),
+        ("tp2.nosp.dp2.etp2.ep2.epdtd.z1.mbs2.gbs8", ROUTED),
+        ("tp2.dp4.ep4.epdedup.mbs1.gbs4", ROUTED),
+        ("tp2.dp2.ep2.epag.mbs2.gbs4", SHARED),
+        ("tp2.dp4.ep4.ep2h.epc2.mbs1.gbs4", ROUTED),
+        ("tp2.dp2.ep2.epmove.mbs2.gbs4", ROUTED),
+        ("tp2.dp2.ep2.epshadow1.mbs2.gbs4", ROUTED),
+        ("tp2.dp2.ep2.mbs2.gbs8.tpov-halves", SHARED),
+    ],
+)
+def test_steps_equal_one_device(plan: str, mlp: MoeMlp) -> None:
+    """Ranks give places of experts to their own tokens, and so does one device."""
+    with jax_precision("fp64"):
+        one = training(plan, mlp)
+        state = one.initial()
+        parity = parity_of(run_parallel(one, jax.devices(), 3, state), run_alone(one, 3, state), "fp64", None)
+    assert parity.holds
+    assert parity.tolerance <= 1e-9
