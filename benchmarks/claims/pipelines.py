@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.claims.claim import Answer, Claim, estimate_of, fits, gain, makespan, mfu, peak, step_s
 
+MODELS = "benchmarks/claims/models"
 A100_PEAK = 312e12
 """FLOP/s, 16 bits, dense."""
 
@@ -374,27 +375,29 @@ def others() -> Iterator[Claim]:
             says=f"up to {published} times the throughput of packing, {model}",
             published=published,
             unit="x",
-            setting="FLANv2 on 32 A100; here a log-normal of mean 220 and sigma 1.3 up to 8,192 tokens, Llama-3 8B on "
-            "8 A100-40 in four stages",
+            setting="FLANv2 on up to 32 A100" + here,
             source="Jiang et al., EuroSys 2024",
             known="P",
             commands=commands,
             ours=gain if commands else None,
             why=why,
         )
-        for model, published, commands, why in (
+        for model, published, here, commands, why in (
             (
                 "GPT",
                 3.25,
+                "; here GPT 6.7B on 8 A100-40 in fp16, with four tensor ranks, and two stages for DynaPipe, as its "
+                "artifact runs 8,192 tokens, and lengths of mean 220 and sigma 1.3, log-normal",
                 tuple(
-                    "plan llama-3-8b --gpus 8xA100-40 --seq 8192 --lengths lognormal:mean=220,sigma=1.3,max=8192 "
-                    f"--packing {how} --gbs 64 --pin pp=4"
-                    for how in ("concat", "dynapipe")
+                    f"plan {MODELS}/gpt-6.7b-8k.json --gpus 8xA100-40 --dtype fp16 --seq 8192 "
+                    f"--lengths lognormal:mean=220,sigma=1.3,max=8192 --packing {how} --gbs 8 "
+                    f"--attention-kernel materialised --pin tp=4,pp={stages}"
+                    for how, stages in (("concat", 1), ("dynapipe", 2))
                 ),
-                "the lengths of FLANv2 are not published as numbers; packed rows pay attention across sequences, "
-                "which flash kernels make a small part of these steps, and grouped ones pay padding",
+                "the lengths of FLANv2 are not published as numbers, nor is the setting of the largest gain; with "
+                "shorter ones (mean 120) ours is 1.6. With flash kernels, which the artifact does not use, it is none",
             ),
-            ("T5", 4.39, (), "plans of encoder-decoders take no lengths of pairs"),
+            ("T5", 4.39, "", (), "plans of encoder-decoders take no lengths of pairs"),
         )
     )
     yield Claim(
