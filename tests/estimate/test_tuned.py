@@ -172,27 +172,56 @@ def test_litgpt_s_runs_on_an_a100_of_40_gb_allocate_what_its_table_says(
 ALL_BUT_O = "r=64,targets=q_proj+k_proj+v_proj+gate_proj+up_proj+down_proj,dropout=0.1"
 
 
+NF4 = f"{ALL_BUT_O},base=nf4"
+
+
 @pytest.mark.parametrize(
-    ("plan", "lora", "seq", "allocated", "published_gib"),
+    ("model", "plan", "lora", "seq", "allocated", "published_gib"),
     [
-        # AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: Llama-2-7B on two cards of 24 GB, checkpointed, eager, all in
-        # bf16. Two peaks that were allocated on RTX 3090, and those that the allocator had reserved on RTX 4090.
-        ("dp2.fsdp.mbs1.gbs2.rc-full", ALL_BUT_O, 512, True, 8.28),
-        ("dp2.fsdp.mbs1.gbs2.rc-full", ALL_BUT_O, 2048, True, 9.16),
-        ("dp2.z0.mbs4.gbs8.rc-full", ALL_BUT_O, 2048, False, 22.04),
-        ("dp2.z0.mbs8.gbs16.rc-full", f"{ALL_BUT_O},base=nf4", 2048, False, 20.94),
-        ("dp2.fsdp.mbs10.gbs20.rc-full", f"{ALL_BUT_O},base=nf4", 2048, False, 20.97),
+        # AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: two cards of 24 GB, checkpointed, eager, all in bf16. Two peaks
+        # that were allocated on RTX 3090, and those that the allocator had reserved on RTX 4090. Not within 10%: LoRA
+        # beside weights in bf16 that FSDP shards, whose gathers leave reserved memory (21.35 GiB, 17.9 here).
+        ("llama-2-7b", "dp2.fsdp.mbs1.gbs2.rc-full", ALL_BUT_O, 512, True, 8.28),
+        ("llama-2-7b", "dp2.fsdp.mbs1.gbs2.rc-full", ALL_BUT_O, 2048, True, 9.16),
+        ("llama-2-7b", "dp2.z0.mbs4.gbs8.rc-full", ALL_BUT_O, 2048, False, 22.04),
+        ("llama-2-7b", "dp2.z0.mbs8.gbs16.rc-full", NF4, 2048, False, 20.94),
+        ("llama-2-7b", "dp2.fsdp.mbs10.gbs20.rc-full", NF4, 2048, False, 20.97),
+        ("llama-2-7b", "dp2.fsdp.mbs12.gbs24.rc-full.off-w", NF4, 2048, False, 22.38),
+        ("mistral-7b-v0.2", "dp2.fsdp.mbs12.gbs24.rc-full.off-w", NF4, 2048, False, 22.54),
+        ("mistral-7b-v0.2", "dp2.fsdp.mbs1.gbs2.rc-full.off-w", NF4, 24576, False, 22.54),
+        ("yi-34b", "dp2.fsdp.mbs4.gbs8.rc-full.off-w", NF4, 2048, False, 22.98),
+        ("llama-2-70b", "dp2.fsdp.mbs2.gbs4.rc-full.off-w", NF4, 2048, False, 14.92),
     ],
 )
 def test_two_consumer_cards_hold_what_a_public_guide_says(
-    plan: str, lora: str, seq: int, allocated: bool, published_gib: float
+    model: str, plan: str, lora: str, seq: int, allocated: bool, published_gib: float
 ) -> None:
     gpus = "2xRTX3090" if allocated else "2xRTX4090"
-    found = mw.estimate("llama-2-7b", plan, gpus, seq_len=seq, lora=lora, software="transformers", **TUNE)[0].estimate
+    found = mw.estimate(model, plan, gpus, seq_len=seq, lora=lora, software="transformers", **TUNE)[0].estimate
     kinds = dict(found.fullest.memory_bytes)
     held = sum(size for kind, size in kinds.items() if not allocated or kind not in ("overhead", "comm_buffers"))
     assert held / GIB == pytest.approx(published_gib, rel=0.10)
     assert found.fits != "no"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "plan", "published_s"),
+    [
+        # The same page, "Recommendations for Different Hardware Configurations": Llama-2-70B with QLoRA, seconds of
+        # 1,024 samples of 2,048 tokens by the samples of a step. Cards of 24 GB ran without offload from four on.
+        ("8xRTX4090", "dp8.fsdp.mbs1.gbs8.rc-full", None),
+        ("4xRTX4090", "dp4.fsdp.mbs1.gbs4.rc-full", None),
+        ("8xA100-40", "dp8.fsdp.mbs4.gbs32.rc-full", 21.0),
+        ("4xA100-40", "dp4.fsdp.mbs4.gbs16.rc-full", 19.8),
+        ("2xA100-40", "dp2.fsdp.mbs1.gbs2.rc-full", 6.40),
+        ("2xRTX4090", "dp2.fsdp.mbs2.gbs4.rc-full.off-w", 17.2),
+    ],
+)
+def test_a_70b_runs_on_few_cards_as_a_public_guide_says(gpus: str, plan: str, published_s: float | None) -> None:
+    found = mw.estimate("llama-2-70b", plan, gpus, seq_len=2048, lora=NF4, software="transformers", **TUNE)[0].estimate
+    assert found.fits != "no"
+    if published_s is not None:
+        assert found.step_time_s == pytest.approx(published_s, rel=0.15)
 
 
 @pytest.mark.parametrize(
