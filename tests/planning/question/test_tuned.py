@@ -122,6 +122,13 @@ def test_small_products_do_not_bound_the_rank_of_all_of_them() -> None:
         assert "above the width" in problems("r=8192", model=spec(name))[0].what
 
 
+def test_a_file_that_states_a_rank_that_peft_runs_is_priced() -> None:
+    small = spec("qwen2.5-0.5b")
+    assert "above the width 128 of k_proj" in problems("r=256", model=small)[0].what
+    assert with_tuning(small, read_lora("r=256"), ()).tuning is not None
+    assert "above the width 896" in problems(read_lora("r=4096"), model=small)[0].what
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     assert len(problems("r=0,base=nf5,dropout=2")) == 3
     assert len(problems("r=5000,targets=q_prj,o_proj,layers=0-40")) == 3

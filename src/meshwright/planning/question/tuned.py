@@ -43,7 +43,7 @@ def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) 
         raise InputError(problem)
     if lora is not None:
         tuning = Tuning(lora=read_lora(lora))
-        problems = [*_lora_problems(model, tuning.lora)] if tuning.lora else []
+        problems = [*_lora_problems(model, tuning.lora, typed=lora is not tuning.lora)] if tuning.lora else []
     else:
         tuning = Tuning(frozen=read_freeze(patterns))
         problems = [*_frozen_problems(model, tuning.frozen)]
@@ -76,8 +76,11 @@ def beside_whole(lora: Adapters) -> Lora:
     return replace(found, base="fp32")
 
 
-def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
-    """Targets that match nothing, a rank no module has room for, layers and parts that are not there."""
+def _lora_problems(model: ModelSpec, lora: Lora, *, typed: bool) -> Iterator[Problem]:
+    """Targets that match nothing, a rank no module has room for, layers and parts that are not there.
+
+    PEFT runs a rank that some of all modules have no room for: files that state one are priced, who types one is told.
+    """
     products = {
         op.name: op for kind in replace(model, tuning=None).kinds() for op in products_of(work_of(model, kind, "flash"))
     }
@@ -96,7 +99,8 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
         what = f"{model.name} has no matrix product to attach an adapter to"
         yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
-    narrow = min(widths, default=(lora.rank, ""))
+    least = min if typed or _by_name(lora) else max
+    narrow = least(widths, default=(lora.rank, ""))
     if lora.rank > narrow[0]:
         yield Problem(
             what=f"LoRA rank {lora.rank} is above the width {narrow[0]} of {narrow[1]} of {model.name}",
@@ -109,13 +113,18 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     yield from _absent(model, lora.train, "lora")
 
 
+def _by_name(lora: Lora) -> bool:
+    """Whether every target is one module's name."""
+    return not any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets)
+
+
 def _widths(products: Iterable[Linear], lora: Lora) -> Iterator[tuple[float, str]]:
     """Widths of the modules that get adapters, each the smaller of a matrix's two, with their names.
 
     Of `all-linear` and patterns those that hold a share of `SMALL` of their part or more: nobody names the products of
     gates, decays and steps, and adapters beside them are small.
     """
-    by_name = not any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets)
+    by_name = _by_name(lora)
     found, held = [], dict[str, float]()
     for op in products:
         inputs = sum(units * width for units, width in op.inputs)
@@ -139,9 +148,8 @@ def with_targets_there(model: ModelSpec, lora: Adapters) -> tuple[Lora, tuple[st
         The adapters, and the targets that were left out.
     """
     said = read_lora(lora)
-    absent = {
-        problem.what.split("'")[1] for problem in _lora_problems(model, said) if " matches no module" in problem.what
-    }
+    told = [problem.what for problem in _lora_problems(model, said, typed=False)]
+    absent = {what.split("'")[1] for what in told if " matches no module" in what}
     left = tuple(target for target in said.targets if target not in absent)
     return (replace(said, targets=left), tuple(sorted(absent))) if left and absent else (said, ())
 
