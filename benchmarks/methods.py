@@ -194,7 +194,7 @@ METHODS = (
                 ("estimate/test_halves", "test_the_other_half_hides_collectives_that_its_own_product_cannot"),
                 ("tests/runtime/test_halves.py", "test_halves_end_where_one_device_ends"),
                 "weights are not cut into columns besides; without sequence parallelism XLA may put sums of both "
-                "halves together; not searched",
+                "halves together",
             ),
             (
                 "Optimus (2D)",
@@ -347,9 +347,9 @@ METHODS = (
                 2023,
                 ("mobius.vpp4.off-wog",),
                 ("tests/estimate/test_paging.py", "test_two_stages_are_on_the_device"),
-                None,
-                "runs have its order with weights on the devices, by PipeshardParallel; mapping of neighbours to "
-                "different root complexes; not searched",
+                ("tests/runtime/test_paged_stages.py", "test_paged_stages_end_where_one_device_ends"),
+                "mapping of neighbours to different root complexes; not searched; runs on single devices of a stage "
+                "(tp1), with off-wog",
             ),
             (
                 "PowerSGD",

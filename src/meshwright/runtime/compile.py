@@ -45,6 +45,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compile_pipelines import compile_pipelines
 from meshwright.runtime.compiled import CompiledStep
+from meshwright.runtime.host_runs import check_paged
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.workers.remote import RemoteRuntime
 from meshwright.schedules import schedule_named
@@ -176,7 +177,8 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
     workers = workers if found is None else len(found.stages)
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
-    order = task_order(name, workers, micro_batches, chunks, updates)
+    paged = isinstance(method, PipeshardParallel) and method.paged
+    order = replace(task_order(name, workers, micro_batches, chunks, updates), paged=paged)
     if (parts := order.micro_batches // micro_batches) > 1:
         check_parts(asked.arguments, asked.batch_argnums, micro_batches, parts)
     step = trace_step(
@@ -234,6 +236,8 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
             stage, solved = shard_stage(step, stages[0], rest, setting, on_ranks=on_ranks)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
         own_plan = decided_plan(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
+    if paged:
+        check_paged(meshes)
     idle = idle_devices_notice(step, stages, shardings, meshes)
     for said in idle:
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)
@@ -247,11 +251,10 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
     program = lower(
         step,
         programs,
-        table,
+        order,
         shardings,
         sizes,
         form.layouts,
-        order.inexact,
         state_places(step) if asked.place.donate else (),
         slices,
     )

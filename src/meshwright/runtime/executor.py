@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel, LateChannel
 from meshwright.runtime.host_arrays import HostForm, as_it_lies, host_form
+from meshwright.runtime.host_runs import HOST, on_host
 from meshwright.runtime.joined_runs import JoinedRuns, joined_runs
 from meshwright.runtime.moments import TimedInstruction
 
@@ -65,7 +66,7 @@ class MeshExecutor:
         """The same of what is joined, by the index of its first."""
         self._runs_apart: dict[int, Any] = {}
         """The same where instructions are timed."""
-        self.joined = joined_runs(instructions, buffers)
+        self.joined = {} if any(buffer.host for buffer in buffers) else joined_runs(instructions, buffers)
         """Parts of the list that are one executable, where instructions are not timed one by one."""
         self._pace: tuple[float, ...] = ()
         self._posted = -1
@@ -138,7 +139,9 @@ class MeshExecutor:
             buffer: its number.
         """
         if buffer not in self._shardings:
-            self._shardings[buffer] = NamedSharding(self.mesh, self.buffers[buffer].spec or PartitionSpec())
+            own = self.buffers[buffer]
+            memory = HOST if own.host else None
+            self._shardings[buffer] = NamedSharding(self.mesh, own.spec or PartitionSpec(), memory_kind=memory)
         return self._shardings[buffer]
 
     def begin(self, values: Mapping[int, Any], lying: Collection[int] = ()) -> list[int]:
@@ -233,6 +236,9 @@ class MeshExecutor:
                     for one in instruction.group
                 ]
                 self.values[whole] = self._combined(instruction)(*given)
+            case Op.RELOAD | Op.OFFLOAD:
+                moved = self.placed([self.values[buffer] for buffer in instruction.reads], instruction.writes)
+                self.values.update(zip(instruction.writes, moved, strict=True))
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
@@ -309,8 +315,10 @@ class MeshExecutor:
         places = tuple(place for place, buffer in enumerate(instruction.reads) if buffer in instruction.donates)
         name = instruction.executable or "", places
         if name not in self._compiled:
-            wanted = self._wanted([instruction], instruction)
-            self._compiled[name] = jax.jit(self._functions[name[0]], out_shardings=wanted, donate_argnums=places)
+            wanted, function = self._wanted([instruction], instruction), self._functions[name[0]]
+            if any(self.buffers[buffer].host for buffer in instruction.reads):
+                function = on_host(function, [self.buffers[buffer].host for buffer in instruction.writes])
+            self._compiled[name] = jax.jit(function, out_shardings=wanted, donate_argnums=places)
         return self._compiled[name]
 
     def compiled_joined(self, part: JoinedRuns) -> Any:
@@ -333,7 +341,8 @@ class MeshExecutor:
         """
         chosen = part.reads and not any(run.executable in self.calling for run in runs)
         anywhere = None if chosen else NamedSharding(self.mesh, PartitionSpec())
-        return [anywhere if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in part.writes]
+        left = {buffer for buffer in part.writes if self.buffers[buffer].spec is None and not self.buffers[buffer].host}
+        return [anywhere if buffer in left else self.sharding(buffer) for buffer in part.writes]
 
     def _within(self, value: Any, buffer: int, stacked: bool) -> Any:
         """A value inside of a joined part, or a stack of several, sharded as its buffer is."""

@@ -95,7 +95,8 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int, grid: DeviceGr
     from meshwright.zoo.splits import block_split, split_axes
 
     check_runs(row)
-    if row.offload:
+    paged = schedule_named(row.schedule).pages
+    if row.offload and not paged:
         why = "your own training step decides where its states are kept"
         what = f"off-{row.offload} does not run with your own training step"
         raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
@@ -118,6 +119,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int, grid: DeviceGr
         zero=kind.zero,
         keep_gathered=not kind.reshard,
         split_sums=kind.zero == 2,
+        paged=paged,
         grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
     )
 

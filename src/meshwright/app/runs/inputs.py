@@ -93,7 +93,7 @@ class RunInputs:
             "worker_devices": _named(options.worker_devices),
             "updates_by": optimizer_of(self.optimizer),
         }
-        if self.row is not None and (self.row.data_words or self.row.offload or SHARDINGS[self.row.sharding].travels):
+        if self.row is not None and _of_ranks(self.row):
             from meshwright.runtime.training.ranks import RankTraining
 
             return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
@@ -109,6 +109,12 @@ class RunInputs:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None
         return job_training(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
+
+
+def _of_ranks(row: PlanRow) -> bool:
+    """Whether each rank of a plan runs a program of its own with its part of the states."""
+    away = bool(row.offload) and not schedule_named(row.schedule).pages
+    return bool(row.data_words) or away or SHARDINGS[row.sharding].travels
 
 
 def _named(worker_devices: str) -> str | tuple[str, ...]:

@@ -23,6 +23,10 @@ class Op(StrEnum):
     """Sends buffers of the first mesh of a group to all others of it."""
     ALLREDUCE = "ALLREDUCE"
     """Combines one buffer of every mesh of a group, in the order of the group, so that all have the same result."""
+    RELOAD = "RELOAD"
+    """Copies buffers from the memory of the host to that of the devices."""
+    OFFLOAD = "OFFLOAD"
+    """Copies buffers from the memory of the devices to that of the host."""
     FREE = "FREE"
     """Lets go of buffers."""
 
@@ -104,11 +108,13 @@ class Buffer:
     bytes: int
     spec: PartitionSpec | None
     """How its mesh shards it; None leaves it to the compiler."""
+    host: bool = False
+    """Whether it is in the memory of the host."""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Equal for buffers that can take each other's memory."""
-        return self.shape, self.dtype, self.spec
+        return self.shape, self.dtype, self.spec, self.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshwright.compiler.instructions import COMBINES, Instruction, Op, StepProgram
@@ -14,7 +15,8 @@ class VerifiedLists:
     """What the check found out on its way."""
 
     peak_bytes: tuple[int, ...]
-    """Most bytes of live buffers at once, per mesh and over all of its devices; replicated values count once."""
+    """Most bytes of live buffers at once, per mesh and over all of its devices; replicated values count once, and those
+    in host memory not at all."""
     messages: int
     message_bytes: int
     exact: bool = True
@@ -41,7 +43,7 @@ class _Walk:
         self.live: list[set[int]] = [set() for _ in program.lists]
         for feed in program.feeds:
             self.live[program.buffers[feed.buffer].mesh].add(feed.buffer)
-        self.bytes = [sum(program.buffers[buffer].bytes for buffer in own) for own in self.live]
+        self.bytes = [self._device_bytes(own) for own in self.live]
         self.peak = list(self.bytes)
         self.channels: dict[tuple[int, int], deque[Instruction]] = defaultdict(deque)
         self.posted: set[int] = set()
@@ -71,7 +73,7 @@ class _Walk:
 
     def _step(self, mesh: int, instruction: Instruction) -> bool:
         """Do one instruction; False where it has to wait."""
-        buffers, live = self.program.buffers, self.live[mesh]
+        live = self.live[mesh]
         if not self._sane(mesh, instruction):
             return True
         if instruction.op is Op.ALLREDUCE and mesh not in self.posted:
@@ -89,21 +91,25 @@ class _Walk:
             return True
         if instruction.op is Op.FREE:
             live.difference_update(instruction.reads)
-            self.bytes[mesh] -= sum(buffers[buffer].bytes for buffer in instruction.reads)
+            self.bytes[mesh] -= self._device_bytes(instruction.reads)
             return True
         if instruction.op is not Op.ALLREDUCE:
             self._send(mesh, instruction)
         if not set(instruction.donates) <= set(instruction.reads):
             self._problem(mesh, instruction, f"donates {instruction.donates}, of which it does not read all")
         live.difference_update(instruction.donates)
-        self.bytes[mesh] -= sum(buffers[buffer].bytes for buffer in instruction.donates)
+        self.bytes[mesh] -= self._device_bytes(instruction.donates)
         for buffer in instruction.writes:
             if buffer in live:
                 self._problem(mesh, instruction, f"writes buffer {buffer}, which holds a value")
             live.add(buffer)
-            self.bytes[mesh] += buffers[buffer].bytes
+        self.bytes[mesh] += self._device_bytes(instruction.writes)
         self.peak[mesh] = max(self.peak[mesh], self.bytes[mesh])
         return True
+
+    def _device_bytes(self, numbers: Iterable[int]) -> int:
+        buffers = self.program.buffers
+        return sum(buffers[number].bytes for number in numbers if not buffers[number].host)
 
     def _send(self, mesh: int, instruction: Instruction) -> None:
         for target in instruction.targets(mesh):

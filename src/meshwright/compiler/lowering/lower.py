@@ -10,6 +10,7 @@ from meshwright.compiler.instructions import StepProgram, StepResult
 from meshwright.compiler.instructions.donation import with_donations
 from meshwright.compiler.instructions.lists import ListBuilder, with_frees
 from meshwright.compiler.instructions.operands import Operands
+from meshwright.compiler.instructions.paging import paged_lists
 from meshwright.compiler.instructions.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.lowering.ahead import longest_waits
 from meshwright.compiler.lowering.finish import Finish
@@ -34,6 +35,8 @@ class TaskOrder:
     table: ScheduleTable
     inexact: str = ""
     """How it differs from one update with the gradient of the batch; empty if it does not."""
+    paged: bool = False
+    """Whether the states of stages wait in host memory while others run."""
 
     @property
     def micro_batches(self) -> int:
@@ -102,11 +105,10 @@ _SEGMENTS = Problem(
 def lower(
     step: TracedStep,
     programs: Sequence[StageJaxprs],
-    table: ScheduleTable,
+    order: TaskOrder,
     shardings: Sequence[MeshSharding],
     devices: Sequence[int],
     layouts: Sequence[Layout],
-    inexact: str = "",
     given: Collection[int] = (),
     slices: Sequence[Sequence[SliceStage]] = (),
 ) -> StepProgram:
@@ -115,12 +117,10 @@ def lower(
     Args:
         step: what is run.
         programs: forward and backward programs of its stages, in order.
-        table: who runs which of them when; computation, and updates where there are several in a step.
+        order: who runs which of them when; computation, and updates where there are several in a step.
         shardings: the shardings of values, by mesh.
         devices: the devices of each mesh.
         layouts: the layouts of values of the loss, by mesh.
-        inexact: how what the table computes differs from one update with the gradient of the batch; empty if it does
-            not.
         given: inputs that the caller gives away.
         slices: the slices of each stage, where the table runs micro-batches slice by slice.
 
@@ -128,6 +128,7 @@ def lower(
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
             compiled.
     """
+    table = order.table
     check_stages(step, programs, table, sliced=bool(slices))
     out = ListBuilder(table.p)
     operands = Operands(step, out, shardings, devices)
@@ -136,6 +137,7 @@ def lower(
         tasks: StageTasks = SliceTasks(step, slices, communicating, out, operands, layouts)
     else:
         tasks = StageTasks(step, programs, communicating, out, operands, layouts)
+    of_stages = set(out.executables)
     finish = Finish(step, programs, out, layouts, owners_of(step, tasks))
     if table.version is None:
         updating = Updating(step, programs, out, operands, shardings, devices, layouts)
@@ -150,7 +152,8 @@ def lower(
     else:
         outcomes = _with_versions(communicating, tasks, finish, shardings, devices, layouts)
     kept = {outcome.buffer for outcome in outcomes}
-    lists = [with_frees(instructions, kept) for instructions in out.lists]
+    lists = paged_lists(out.lists, out.buffers, operands.feeds, of_stages) if order.paged else out.lists
+    lists = [with_frees(instructions, kept) for instructions in lists]
     given = set(given) - {outcome.input for outcome in outcomes}
     return StepProgram(
         lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
@@ -158,7 +161,7 @@ def lower(
         buffers=tuple(out.buffers),
         feeds=tuple(operands.feeds),
         outcomes=tuple(outcomes),
-        inexact=inexact,
+        inexact=order.inexact,
     )
 
 

@@ -45,6 +45,9 @@ class PipeshardParallel(Method):
     one with each micro-batch, `pipedream-2bw` without it as many as have a micro-batch for each stage."""
     results_apart: bool = False
     """Whether results of the loss are returned for each of those updates, along a new first axis, not as one mean."""
+    paged: bool = False
+    """Whether states wait in host memory: the weights of a stage come while the stage before it on its mesh runs, its
+    gradients leave behind it, and the update is made there (Mobius). Meshes have one device."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax.experimental.compute_on import compute_on
 
 from meshwright.errors import UnsupportedError
-from meshwright.runtime.rank_steps.rank_steps import HOST, RanksOnDevices, RankStep, State
+from meshwright.runtime.host_runs import HOST
+from meshwright.runtime.rank_steps.rank_steps import RanksOnDevices, RankStep, State
 from meshwright.runtime.rank_steps.shard_steps import EVERY, ShardedStep, shaped
 from meshwright.specs.strategy import Offload
 from meshwright.zoo.decoder import Decoder

@@ -19,14 +19,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.runtime.host_arrays import as_it_lies
+from meshwright.runtime.host_runs import HOST
 from meshwright.specs.strategy import DataParallel
 from meshwright.strategies.compression import Chosen, chosen
 from meshwright.zoo.compressed import as_matrix, mean_gradients, sign_bytes, signs
 from meshwright.zoo.model import Model
 from meshwright.zoo.training import Adam
 
-HOST = "pinned_host"
-"""JAX's kind of memory for values that wait on the host."""
 REPLICAS, INNER = "replicas", "inner"
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 ROUNDED_AS_WRITTEN = {"xla_allow_excess_precision": False}

@@ -27,7 +27,6 @@ class Mobius(BreadthFirst):
     title = "Mobius: stages paged from host memory"
     source = "Feng et al., Mobius, ASPLOS 2023"
     traffic = "host memory to devices and back: the weights of every stage twice and its gradients once per step"
-    not_run = "weights stay on their devices, so that memory is that of breadth-first"
 
     @property
     def not_searched(self) -> str:

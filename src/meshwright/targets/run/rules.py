@@ -63,7 +63,7 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
         yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
-        yield from host_refusals(row)
+        yield from (paged_refusals if schedule.pages else host_refusals)(row)
 
 
 def module_refusals(modules: Iterable[str]) -> Iterator[Problem]:
@@ -91,6 +91,21 @@ def _slice_refusals(row: PlanRow) -> Iterator[Problem]:
         if degree > 1:
             what = f"{row.schedule} with {name}{degree} does not run here"
             yield Problem(what=what, why=whys[name], fix=f"1f1b, or leave {name} out", field="plan")
+
+
+def paged_refusals(row: PlanRow) -> Iterator[Problem]:
+    """What of stages that are paged from host memory does not run: all of their states are paged, to single devices.
+
+    Args:
+        row: a plan with such a schedule.
+    """
+    letters, _, words = row.offload.partition("-")
+    if set(letters) != set("wog") or words:
+        why = "weights, gradients and optimizer states wait in host memory together"
+        yield Problem(what=f"off-{row.offload} does not run with {row.schedule}", why=why, fix="off-wog", field="plan")
+    for name in (f"{axis}{degree}" for axis, degree in (("tp", row.tp), ("ep", row.ep)) if degree > 1):
+        why, fix = "stages are reloaded to one device each", f"leave {name[:2]} out"
+        yield Problem(what=f"{row.schedule} with {name} does not run here", why=why, fix=fix, field="plan")
 
 
 def host_refusals(row: PlanRow) -> Iterator[Problem]:
