@@ -97,3 +97,17 @@ def test_a_script_of_nemo_2_is_told_as_one(tmp_path: Path) -> None:
     path.write_text("from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)\n")
     with pytest.raises(InputError, match=r"'pretrain.py' is a script of NeMo 2"):
         check(path, cluster="16xH100")
+
+
+def test_a_module_of_alpa_without_stages_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "suite.py"
+    path.write_text("from alpa import ManualStageOption\ncases = solutions([[0, 1], [2, 3]], [(1, 2)] * 2)\n")
+    with pytest.raises(InputError, match=r"'suite.py' is a module of Alpa"):
+        check(path, cluster="4xA100-40")
+
+
+def test_a_script_that_starts_no_python_says_what_it_runs(tmp_path: Path) -> None:
+    script = tmp_path / "submit.sh"
+    script.write_text("curl -X POST -d @job.json https://cloud.invalid/jobs\n")
+    with pytest.raises(InputError, match="it runs curl, and starts no Python program"):
+        check(script, cluster="8xH100")

@@ -11,6 +11,7 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
+from meshwright.launch_files.format import format_of
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs
@@ -299,3 +300,72 @@ def test_a_recipe_of_a_model_that_sees_is_told_by_its_forward_step(tmp_path: Pat
     told = [one.what for one in asked(tmp_path, f"{plain.strip()} --step_func vlm_step\n").violations]
     assert "--step_func is vlm_step" in told
     assert "--step_func is vlm_step" not in [one.what for one in asked(tmp_path, plain).violations]
+
+
+OWN = """\
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.pretrain import pretrain
+
+
+def own_config():
+    config = _pretrain_common()
+    config.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    config.model.tensor_model_parallel_size = 2
+    config.model.max_position_embeddings = 4096
+    config.train.micro_batch_size = 1
+    config.train.global_batch_size = 16
+    if not hasattr(config, "optim"):
+        config.optim = OptimizerConfig()
+    config.optim.use_distributed_optimizer = True
+    return config
+
+
+pretrain(own_config(), forward_step)
+"""
+LAID = """\
+from megatron.bridge.recipes.llama.llama3 import llama3_8b_pretrain_8gpu_h100_bf16_config as recipe
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+config = process_config_with_overrides(recipe(), config_filepath=given.config_file, cli_overrides=left)
+"""
+SAID = """\
+model: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, context_parallel_size: 1, seq_length: 2048}
+train:
+  micro_batch_size: 2
+  global_batch_size: 32
+"""
+
+
+def test_a_recipe_of_a_users_own_is_read_and_by_the_script_that_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "run.sh").write_text("# Megatron-Bridge\ntorchrun --nproc_per_node 8 own.py train.micro_batch_size=2\n")
+    alone, started = (check(tmp_path / name, gpus="8xH100", search=False) for name in ("own.py", "run.sh"))
+    assert (alone.name, started.name) == ("tp2.nosp.dp4.z1.mbs1.gbs16", "tp2.nosp.dp4.z1.mbs2.gbs16")
+    assert alone.violations == started.violations == ()
+
+
+def test_a_file_laid_over_a_recipe_of_the_package_is_read_by_the_program_that_lays_it(tmp_path: Path) -> None:
+    (tmp_path / "laid.py").write_text(LAID)
+    script = "source /opt/{}/activate.sh\nsrun bash -c 'torchrun --nproc_per_node 8 laid.py --config-file said.yaml'\n"
+    (tmp_path / "run.sh").write_text(script.format("deep/" * 20))
+    (missing,) = (one for one in check(tmp_path / "run.sh", gpus="8xH100").violations if "said" in one.what)
+    assert (missing.code, missing.what) == ("ASK", "said.yaml is not here")
+    (tmp_path / "said.yaml").write_text(SAID)
+    report = check(tmp_path / "run.sh", gpus="8xH100", search=False)
+    assert report.name == "tp4.nosp.dp2.z1.mbs2.gbs32"
+    assert report.to_dict()["inputs"]["model"]["name"] == "llama-3-8b"
+    assert report.launch is not None
+    assert any(note.startswith(".../deep/") and note.endswith("script sets") for note in report.launch.notes)
+
+
+def test_a_models_name_and_size_are_read_of_its_earlier_launcher(tmp_path: Path) -> None:
+    words = "-m llama31 -s 405b -ng 512 -tp 8 -pp 8 -cp 2 -gb 512 -mb 1 -sl 8192"
+    report = asked(tmp_path, f"python scripts/performance/setup_experiment.py --gpu h100 {words}\n")
+    assert report.to_dict()["inputs"]["model"]["name"] == "llama-3.1-405b"
+
+
+def test_the_whole_configuration_of_a_run_is_told_by_its_class(tmp_path: Path) -> None:
+    file = tmp_path / "run_config.yaml"
+    file.write_text("_target_: megatron.bridge.training.config.ConfigContainer\nmodel: {num_layers: 4}\n")
+    assert format_of(file) == "hydra"

@@ -22,10 +22,21 @@ PIPE_WAIT_S = 30.0
 """A pipe has to be written whole in it: nobody may ever write into one that has a name."""
 MOST_PIPES = 8
 """Most pipes whose contents are kept at a time."""
+_PATH_SHOWN = 80
 _NUMBERED = re.compile(r"/(?:dev|proc/[^/]+)/fd/\d+")
 _YAML_START = re.compile(r"""(?:%YAML|---(?:\s|$)|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
 _written: dict[tuple[int, int], bytes] = {}
 """What was read from pipes that have no name, by device and inode: they give it once, and some files are read twice."""
+
+
+def path_end(path: str) -> str:
+    """A path, or whole parts of its end where it is long.
+
+    Args:
+        path: a path on any machine.
+    """
+    cut = path.find("/", max(0, len(path) - _PATH_SHOWN))
+    return path if len(path) <= _PATH_SHOWN else f"...{path[cut if cut >= 0 else -_PATH_SHOWN :]}"
 
 
 def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str:

@@ -52,6 +52,8 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
     if found == "megatron-deepspeed" and path.suffix in SCRIPTS and _without_deepspeed(path, text, outside):
         return "megatron"
+    if found == "megatron" and path.suffix in SCRIPTS and not any(option in text for option in _OF_MEGATRON):
+        found = "bridge" if _starts_bridge(*_script(path, text, outside)) else found
     if found in ("hydra", "automodel", "torchtitan"):
         _refuse_other(path, text)  # its names may be those of a part of another program's file
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
@@ -98,6 +100,8 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     if any(option in text for option in _OF_MEGATRON) and not _OF_OTHERS.search(text):
         return None
     script, read = _script(path, text, outside)
+    if _starts_bridge(script, read):
+        return "bridge"
     with_files = [name for name in (*readers(), *TRAINERS) if reader_named(name).script is None]
     found = [name for name in with_files if started_with(script, reader_named(name), read).files]
     if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
@@ -109,6 +113,13 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     if not found and (missing := missing_configuration(script, read)) is not None:
         raise InputError(missing)
     return found[0] if len(found) == 1 else None
+
+
+def _starts_bridge(script: Script, read: Callable[[str], str | None]) -> bool:
+    """Whether a program that it starts makes or takes a recipe of Megatron-Bridge."""
+    from meshwright.targets.bridge.programs import started  # few scripts start such
+
+    return bool(started(script, read))
 
 
 def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[str], str | None]]:

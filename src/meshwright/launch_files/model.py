@@ -63,7 +63,7 @@ def _vocabulary(launch: LaunchFile) -> tuple[int | None, str]:
     """Tokens of the vocabulary, and whose it is where no option says them."""
     kind, place = launch.model["tokenizer"]
     vocab: int | None = launch.model.get("vocab")
-    if vocab is not None:
+    if vocab is not None and vocab > 0:
         return vocab, ""
     whole = _named_in(place, files=True) if place else None
     if whole is not None:

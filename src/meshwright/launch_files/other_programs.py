@@ -87,6 +87,15 @@ _OF_PYTHON = (
         "its recipe is a function of NeMo, which is not run: what it sets is not known",
         "check what the run writes: --from hydra, or price its plan: check MODEL --plan PLAN",
     ),
+    *(
+        _Module(
+            mark,
+            "a module of Alpa",
+            "no ManualStageOption in it lists the stages of a PipeshardParallel: its search or a caller says them",
+            "check the module that makes the method, or price its plan: check MODEL --plan PLAN",
+        )
+        for mark in ("import alpa", "from alpa import")
+    ),
     _Module(
         "from megatron.bridge",
         "a module of Megatron-Bridge",

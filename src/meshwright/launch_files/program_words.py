@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from meshwright.errors import Problem
+from meshwright.formats.files import path_end
 from meshwright.formats.megatron.script import several_models, trains
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.asking import Open, questions_for
@@ -19,7 +20,7 @@ CONFIG_NAME = re.compile(r"[^=\s]+\.(?:h?json|ya?ml|toml)$")
 def not_here(path: str, launch: Launch) -> Problem:
     """The problem that a file which a program is started with is not here."""
     why = f"it says what the command does not ({launch.place})"
-    return Problem(what=f"{path[-80:]} is not here", why=why, fix="put it beside the script", field="source")
+    return Problem(what=f"{path_end(path)} is not here", why=why, fix="put it beside the script", field="source")
 
 
 def _bare(launch: Launch) -> Iterator[Word]:

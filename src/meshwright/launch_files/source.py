@@ -236,6 +236,11 @@ class LaunchSource:
         return self._with_places(launched)
 
     def _read_script(self, script: Script) -> LaunchFile:
+        if self.target.name == "bridge":
+            from meshwright.targets.bridge.programs import read_programs  # few scripts start such
+
+            if (own := read_programs(script, self.near, self.devices)) is not None:
+                return own
         if self.target.script is not None:
             return self.target.script(script, self.devices)
         return read_through(script, self.target, self.devices, self.near)

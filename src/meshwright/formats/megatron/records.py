@@ -64,6 +64,8 @@ def record_of(name: str, text: str) -> str | None:
         return None
     if re.search(r"^_wandb:|^wandb_version:", text, re.MULTILINE):
         return "wandb"
+    if CONTAINER in text:
+        return "hydra"
     # A micro-batch alone is said by files of many trainers, which shard in ways of their own.
     both = all(re.search(rf"^[ \t]+{name}:", text, re.MULTILINE) for name in _OF_A_PLAN[:2])
     return "hydra" if both else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from meshwright.errors import Problem
+from meshwright.formats.files import path_end
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, without_program
@@ -340,12 +341,12 @@ def _options_alone(script: Script) -> ChosenCommand:
 
 def _why_without_options(script: Script, started: Sequence[Launch]) -> tuple[str, str]:
     """Why a script has no options of Megatron-LM, and what to do."""
-    if script.missing:
+    if script.missing and not any(launch.distributed and not launch.unnamed for launch in started):
         path, place = script.missing[0]
         handed = (
             '; where it only runs the program that it is handed, it is: exec "$@"' if path in script.wrappers else ""
         )
-        return f"it calls {path[-80:]} at {place}, which is not here", f"put that file beside the script{handed}"
+        return f"it calls {path_end(path)} at {place}, which is not here", f"put that file beside the script{handed}"
     if other := _of_another(script):
         return other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     return _why_started(script, started) if started else _why_nothing_started(script)
@@ -359,7 +360,12 @@ def _why_nothing_started(script: Script) -> tuple[str, str]:
         said = f"is not known: {unknowns[0].why}" if unknowns else "is no Python file"
         name = without[-1].words[0].text.rpartition("/")[2]
         return f"what {name} starts {said} ({without[-1].place})", _ITS_CONFIGURATION
-    return "a launch script names them after a .py file", "name the script that starts pretrain_gpt.py"
+    if run := list(dict.fromkeys(one.words[0].text.rpartition("/")[2] for one in script.commands if one.words)):
+        return f"it runs {', '.join(run[-3:])}, and starts no Python program", _STARTS
+    return "a launch script names them after a .py file", _STARTS
+
+
+_STARTS = "name the script that starts the training, or the configuration of it"
 
 
 def _why_started(script: Script, started: Sequence[Launch]) -> tuple[str, str]:

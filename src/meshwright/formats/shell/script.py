@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem
+from meshwright.formats.files import path_end
 from meshwright.formats.shell.calls import slurm_variables
 from meshwright.formats.shell.evaluate import Evaluator
 from meshwright.formats.shell.launch import launches
@@ -66,7 +67,7 @@ class Script:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             yield f"environment variables taken as unset: {shown}{more}; set one with --env NAME=VALUE"
         for path, place in self.missing[:4]:
-            yield f"{path[-80:]}, used at {place}, was not found; it is assumed not to change what the script sets"
+            yield f"{path_end(path)}, used at {place}, was not found; it is assumed not to change what the script sets"
         if any(name.isdigit() or name == "@" for name in self.assumed):
             yield "the script is assumed to be started without arguments; give them with --arg VALUE"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.formats.files import path_end
 from meshwright.formats.shell.values import (
     Fragment,
     ScriptLine,
@@ -232,7 +233,7 @@ class Shell:
             why = f"the machine sets {name}"
             return Unknown(why=why, place=place, names=(name,), single=name not in PATHS)
         if self.record.unsourced and not name.isdigit():
-            why = f"{self.record.unsourced[-80:]} may set {name}, and is not here"
+            why = f"{path_end(self.record.unsourced)} may set {name}, and is not here"
             return Unknown(why=why, place=place, names=(name,))
         shown = f"${name}" if not name.isdigit() else f"argument {name}"
         return Unknown(why=f"{shown} is not set in the script", place=place, names=(name,), unset=True)

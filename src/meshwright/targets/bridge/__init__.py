@@ -139,7 +139,7 @@ _CONVERTED = "the frozen weights come from a checkpoint that AutoBridge.import_c
 
 _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 _by_driver = marked((".py",), ("megatron.bridge",), (f'with_name("{OVERRIDES}")',))
-_OPTIONS = ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ")
+_OPTIONS = ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ", "-ng ", "--num_gpus ")
 _PARTS = re.compile(r"^(?:train|model|dataset|checkpoint|ddp|scheduler|logger|comm_overlap):", re.MULTILINE)
 _SAID = re.compile(
     r"^[ \t]+(?:micro_batch_size|global_batch_size|tensor_model_parallel_size|train_iters):", re.MULTILINE

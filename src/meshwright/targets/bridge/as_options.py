@@ -48,6 +48,7 @@ _HARMLESS = frozenset(
         "moe_flex_dispatcher_num_sms", "variable_seq_lengths", "vocab_size", "params_dtype",
         "keep_mtp_spec_in_bf16", "moe_permute_fusion_into_hybridep", "deterministic_mode", "rotary_scaling_factor",
         "check_for_nan_in_grad", "moe_router_dtype", "average_in_collective", "main_params_dtype", "moe_z_loss_coeff",
+        "max_position_embeddings", "hf_model_id",
     )
 )  # fmt: skip
 """Last parts of keys that no plan depends on, or that the model's own configuration says."""

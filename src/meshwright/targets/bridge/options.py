@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
@@ -145,10 +146,29 @@ def model_named(launch: Launch) -> dict[str, Any]:
     texts = [one.text for one in launch.words]
     for at, text in enumerate(texts[:-1]):
         if text in ("-mr", "--model_recipe_name", "--recipe", "--model"):
-            stem = re.sub(r"_(?:pretrain|sft|peft|finetune|perf)?_?config$", "", texts[at + 1])
-            known = models.find_name(re.sub(r"^(llama|qwen|glm)(\d)(\d)_", r"\1\2.\3_", stem))
-            return {"name": known} if known else {}
-    return {}
+            return of_recipe(texts[at + 1])
+    said = dict(pairwise(texts))
+    name, size = (next((said[one] for one in names if one in said), "") for names in _OF_2025)
+    return of_recipe(f"{name}_{size}_config") if name and size else {}
+
+
+_OF_2025 = (("-m", "--model_name"), ("-s", "--model_size"))
+"""A model's name and its size, in the options of scripts/performance of releases up to 0.2."""
+
+
+_OF_A_RECIPE = re.compile(r"_(?:pretrain|sft|peft|finetune|perf)?(?:_\d+gpu_\w+?)?_?config$")
+"""The end of a recipe's name behind that of its model."""
+
+
+def of_recipe(name: str) -> dict[str, Any]:
+    """The model of a recipe by its name, where the library has one of that name.
+
+    Args:
+        name: the name of the function, or of the model in it.
+    """
+    stem = _OF_A_RECIPE.sub("", name)
+    known = models.find_name(re.sub(r"^(llama|qwen|glm)(\d)(\d)_", r"\1\2.\3_", stem))
+    return {"name": known} if known else {}
 
 
 _USUAL = {"mixed_precision": "bf16_mixed"}

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -46,6 +48,12 @@ _COMMON: dict[str, dict[str, Any]] = {
     },
 }
 """What the functions that recipes start from set of a plan."""
+_PARTS = (
+    *("model", "train", "optimizer", "ddp", "scheduler", "dataset", "logger", "tokenizer", "checkpoint", "rng", "dist"),
+    *("ft", "straggler", "nvrx_straggler", "profiling", "peft", "comm_overlap", "mixed_precision", "tensor_inspect"),
+    *("rerun_state_machine", "inprocess_restart", "validation"),
+)
+"""Fields of ConfigContainer: others that a program sets reach nothing."""
 _HARMLESS = ("set_cuda_graph_modules", "clear_cuda_graph_modules")
 """Calls that change no plan: which modules a graph holds, where there is one."""
 _DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
@@ -71,7 +79,12 @@ def recognised(name: str, text: str) -> bool:
     """Whether a file holds such functions."""
     if not name.endswith(".py") or PurePath(name).name.startswith("test_"):
         return False
-    return "ConfigContainer" in text and "cfg.model." in text and "megatron.bridge" in text
+    begun = "ConfigContainer" in text or any(f"{one}(" in text for one in _COMMON)
+    return begun and "megatron.bridge" in text and _SETS.search(text) is not None
+
+
+_SETS = re.compile(r"^[ \t]+\w+\.model\.\w+[ \t]*=[^=]", re.MULTILINE)
+"""A line that sets a field of a model."""
 
 
 def recipe_named(name: str, text: str, wanted: str) -> tuple[BridgeRecipe | None, Problem | None]:
@@ -137,7 +150,7 @@ class _Reader:
                 with contextlib.suppress(*UNKNOWN):
                     local[name] = expression_value(value, self.names)
         parts: dict[str, str] = {}
-        for node in function.body:
+        for node in _named_cfg(function).body:
             self.statement(node, local, parts, depth)
 
     def statement(self, node: ast.stmt, local: dict[str, Any], parts: dict[str, str], depth: int) -> None:
@@ -314,6 +327,19 @@ class _Reader:
         self.found.problems.append(Problem(what=what, why=why, fix=fix, field=f"line {getattr(node, 'lineno', 0)}"))
 
 
+def _named_cfg(function: ast.FunctionDef) -> ast.FunctionDef:
+    """A function whose configuration, which it returns, has the name that recipes of the package give it."""
+    last = function.body[-1]
+    own = last.value.id if isinstance(last, ast.Return) and isinstance(last.value, ast.Name) else "cfg"
+    if own == "cfg":
+        return function
+    renamed = deepcopy(function)
+    for node in ast.walk(renamed):
+        if isinstance(node, ast.Name) and node.id == own:
+            node.id = "cfg"
+    return renamed
+
+
 class _Unread(str):
     """The text of an expression whose value is not in the file."""
 
@@ -330,6 +356,9 @@ def _holds(test: ast.expr, local: dict[str, Any]) -> bool | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _holds(test.operand, local)
         return None if inner is None else not inner
+    if isinstance(test, ast.Call) and ast.unparse(test.func) == "hasattr" and len(test.args) == 2:
+        whose, part = ast.unparse(test.args[0]), _plain(test.args[1], local)
+        return part in _PARTS if whose == "cfg" and isinstance(part, str) else None
     if isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance" and len(test.args) == 2:
         name, kind = (ast.unparse(one) for one in test.args)
         return isinstance(local[name], str) if name in local and kind == "str" else None
