@@ -69,3 +69,15 @@ def test_nothing_is_looked_for_above_the_root_of_the_repository(repository: Path
     assert read("ds/outside.json") is None
     assert read("") is None
     assert NamedFiles(None)("ds/zero2.json") is None
+
+
+@pytest.mark.parametrize("gone", ["cd rl", "cd ./rl", "cd $(git rev-parse --show-toplevel)/rl", "pushd rl >/dev/null"])
+def test_a_path_is_seen_from_where_the_script_has_gone(repository: Path, gone: str) -> None:
+    (repository / "rl" / "ds").mkdir(parents=True)
+    (repository / "rl" / "ds" / "zero2.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 3}}))
+    script = repository / "train.sh"
+    line = TRAIN.format(path="ds/zero2.json").partition("\n")[2]
+    script.write_text(f"#!/bin/bash\n{gone} && {line}")
+    assert meshwright.check(source=script, gpus="8xH100").name.startswith("dp8.z3.mbs1")
+    script.write_text(f"#!/bin/bash\n({gone} && ls)\n{line}")
+    assert meshwright.check(source=script, gpus="8xH100").name.startswith("dp8.z2.mbs1")

@@ -167,7 +167,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     found: list[_Start] = []
     others: list[Launch] = []
     for launch in launches(script.commands):
-        files, asked = _files(launch, script, target, read)
+        files, asked = _files(launch, script, target, launch.reading(read))
         if not files and not asked:
             continue
         if trains(launch):
@@ -180,7 +180,9 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     ]
     if not found and target.name == "accelerate":
         found = [
-            _by_options(launch, script.with_own(read)) for launch in launches(script.commands) if is_trainer(launch)
+            _by_options(launch, launch.reading(script.with_own(read)))
+            for launch in launches(script.commands)
+            if is_trainer(launch)
         ]
     if not found and others:
         return StartedWith(files={BARE: "{}"}, problems=(*problems, no_training(others[-1])))
@@ -198,7 +200,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         questions += _unknown_keys(launch)
     if target.name in _ENGINES_ALONE:
         questions += unknown_file(launch)
-        problems += missing_file(launch, script, read)
+        problems += missing_file(launch, script, launch.reading(read))
     of_others = [*of_towers(launch), *of_other_heads(launch), *of_several_models(launch)]
     if of_others and not isinstance(at, Problem):
         questions = []  # no answer would make it a plan
@@ -210,7 +212,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         places={key: str(word.place) for key, word in _overrides(target, launch).items() if word.place},
         program=launch.program,
         place=str(launch.place),
-        started=processes_of(launch, target, read),
+        started=processes_of(launch, target, launch.reading(read)),
         notes=tuple(engine_notes(launch)) if LAUNCHER in files else (),
         questions=tuple(questions),
         problems=(*problems, *of_others),

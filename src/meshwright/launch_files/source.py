@@ -17,7 +17,7 @@ from meshwright.formats.megatron.described import describes
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.megatron.script import trains
 from meshwright.formats.script_edit import written_at
-from meshwright.formats.shell import Launch, Script, ScriptLine, launches, read_script
+from meshwright.formats.shell import Launch, Script, ScriptLine, launches, read_script, seen_from
 from meshwright.formats.shell.values import known_text, literal, unknown_of
 from meshwright.launch_files.argument_files import with_argument_files
 from meshwright.launch_files.engine_options import ARGUMENTS, LAUNCHER
@@ -283,9 +283,9 @@ class LaunchSource:
 
     def _named(self, script: Script) -> dict[str, str]:
         """Text, by name, of the configurations in JSON that commands of a script name, where they lie beside it."""
-        words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
-        paths = [path for path in words if path.endswith((".json", ".hjson"))]
-        texts = {path: self.files.get(Path(path).name) or self.near(path) for path in paths}
+        words = ((one.folder, word.text.rpartition("=")[2]) for one in script.commands for word in one.words)
+        paths = [(folder, path) for folder, path in words if path.endswith((".json", ".hjson"))]
+        texts = {path: self.files.get(Path(path).name) or seen_from(folder, path, self.near) for folder, path in paths}
         return {Path(path).name: text for path, text in texts.items() if text is not None}
 
     def configurations(self, text: str) -> dict[str, str]:

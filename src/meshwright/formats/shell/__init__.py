@@ -9,7 +9,7 @@ from meshwright.formats.shell.values import ScriptLine, Unknown, Word, word
 
 if TYPE_CHECKING:
     from meshwright.formats.shell.jobs import WhichJob, job_at
-    from meshwright.formats.shell.launch import Launch, launches, processes, without_program
+    from meshwright.formats.shell.launch import Launch, launches, processes, seen_from, without_program
     from meshwright.formats.shell.script import Script, read_script
     from meshwright.formats.shell.state import ScriptCommand
 
@@ -25,6 +25,7 @@ __all__ = [
     "launches",
     "processes",
     "read_script",
+    "seen_from",
     "without_program",
     "word",
 ]
@@ -38,6 +39,7 @@ _LATER = {
     "launches": "launch",
     "processes": "launch",
     "read_script": "script",
+    "seen_from": "launch",
     "without_program": "launch",
 }
 """What reads scripts, by the file it is in: who writes one needs neither bash's grammar nor what evaluates it."""

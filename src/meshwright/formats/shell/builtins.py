@@ -182,15 +182,21 @@ def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Sh
     if target is not None and known_text(target) == "-" and unknown_of(target) is None:
         shell.directory, shell.left = shell.left, held
         return
-    shell.left = held
+    shell.left, shell.entered = held, ""
     if target is None or unknown_of(target) is not None:
-        shell.directory = None
+        shell.directory, shell.entered = None, _known_end(target) if target is not None else ""
     elif known_text(target).startswith("/") or shell.directory is None:
         shell.directory = (
             literal(known_text(target), place) if known_text(target)[:1] in ("/",) else _beside(target, shell)
         )
     else:
         shell.directory = literal(filters.join(known_text(shell.directory), known_text(target)), place)
+
+
+def _known_end(path: Value) -> str:
+    """The end of a path behind what is not known of it."""
+    last = max((at for at, piece in enumerate(path) if piece.unknown is not None), default=-1)
+    return "".join(piece.text for piece in path[last + 1 :]).strip("/")
 
 
 _CD_SWITCHES = ("--", "-P", "-L", "-e", "-@")

@@ -324,6 +324,7 @@ class Evaluator:
             place=place,
             environment=shell.environment(),
             unsure=shell.unsure,
+            folder=shell.folder,
         )
         self.record.commands.append(command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.formats.shell.state import ScriptCommand
@@ -58,12 +58,34 @@ class Launch:
     """Conditions nobody can know on which it depends."""
     unnamed: Unknown | None = None
     """Why the program's name is not known, where it is not."""
+    folder: str = ""
+    """Where the script has gone before it, as far as that is known; empty where it has gone nowhere."""
+
+    def reading(self, read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+        """The text of a file by a path that a word has: seen from where the script has gone, else as without that.
+
+        Args:
+            read: the text of a file by its path from the script, None where there is none.
+        """
+        return lambda path: seen_from(self.folder, path, read)
 
     @property
     def distributed(self) -> bool:
         """Whether something that starts many processes starts it."""
         texts = [word.text for word in self.launcher]
         return any(_LAUNCHERS.search(text) or text in _MODULES for text in texts)
+
+
+def seen_from(folder: str, path: str, read: Callable[[str], str | None]) -> str | None:
+    """The text of a file by its path from a folder, else by its path from the script; None where it is at neither.
+
+    Args:
+        folder: where the script has gone; empty where it has gone nowhere.
+        path: the path as a word has it.
+        read: the text of a file by its path from the script, None where there is none.
+    """
+    there = None if not folder or path.startswith("/") else read(f"{folder}/{path}")
+    return read(path) if there is None else there
 
 
 def launches(commands: Sequence[ScriptCommand]) -> list[Launch]:
@@ -92,6 +114,7 @@ def _of_command(command: ScriptCommand) -> Iterator[Launch]:
         environment=command.environment,
         unsure=command.unsure,
         unnamed=words[at].unknown,
+        folder=command.folder,
     )
 
 

@@ -87,6 +87,8 @@ class ScriptCommand:
     """Exported variables."""
     unsure: tuple[Unknown, ...] = ()
     """Conditions nobody can know on which it depends."""
+    folder: str = ""
+    """Where the script has gone before it, as far as that is known; empty where it has gone nowhere."""
 
 
 @dataclass(slots=True)
@@ -154,6 +156,8 @@ class Shell:
     """Whole path of the folder in which the script is started, where that is known: its own."""
     directory: Value | None = None
     """Where the shell is, once it is known."""
+    entered: str = ""
+    """The known end of its path, where the beginning is not known."""
     left: Value | None = None
     """Where it was before, for `cd -`."""
     folders: tuple[Value | None, ...] = ()
@@ -182,6 +186,7 @@ class Shell:
         self.positional, self.directory, self.status = other.positional, other.directory, other.status
         self.export_all, self.open_ended = other.export_all, other.open_ended
         self.handed_on, self.left, self.folders = other.handed_on, other.left, other.folders
+        self.entered = other.entered
 
     def join(self, other: Shell, cause: Unknown) -> None:
         """Go on after two ways of which one was taken."""
@@ -195,7 +200,7 @@ class Shell:
         if [known_text(word) for word in self.positional] != [known_text(word) for word in other.positional]:
             self.positional, self.open_ended = (), True
         if self.directory != other.directory:
-            self.directory = None
+            self.directory, self.entered = None, ""
         self.status = cause
 
     def meant(self, name: str) -> str:
@@ -242,6 +247,11 @@ class Shell:
         """A path from where the shell is; from where the script is started if that is not known."""
         here = known_text(self.directory) if self.directory is not None else self.start
         return posixpath.normpath(posixpath.join(here, path))
+
+    @property
+    def folder(self) -> str:
+        """Where the shell has gone, as far as that is known; empty where it has gone nowhere."""
+        return self.entered if self.directory is None else known_text(self.directory)
 
     @property
     def in_a_job(self) -> bool:

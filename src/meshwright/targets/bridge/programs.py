@@ -71,7 +71,7 @@ def read_programs(script: Script, read: Callable[[str], str | None], devices: in
     count, _ = processes(one.launch.launcher)
     over = {key: overrides.parsed_word(word.text) for key, word in overrides.by_equals(one.launch.words).items()}
     named = _file(one.launch)
-    laid = read(named) if named else None
+    laid = one.launch.reading(read)(named) if named else None
     name = named.rpartition("/")[2]
     if named and laid is None:
         why = f"{one.name} lays it over its recipe ({one.launch.place})"
@@ -107,7 +107,7 @@ def _programs(script: Script, read: Callable[[str], str | None]) -> Sequence[_Pr
     for launch in launches(script.commands):
         if not launch.program.endswith(".py") or launch.program.endswith(options.PROGRAMS):
             continue
-        text = read(launch.program)
+        text = launch.reading(read)(launch.program)
         if text is None or "megatron.bridge" not in text:
             continue
         name = launch.program.rpartition("/")[2]
