@@ -87,9 +87,9 @@ def _of_ranks(
         raise NotShared("ranks that share states update in the midst of a step")
     axes = tuple((name, meshes[0].shape[name]) for name in names)
     each = data.stage == 3 or (data.stage == 2 and data.split_sums)
-    beside = _beside(sharding, meshes[0])
+    beside, beside_experts = _beside(sharding, meshes[0])
     alone = prod(size for _, size in axes) == 1
-    if alone and not beside:
+    if alone and not beside and not beside_experts:
         raise NotShared("there is one data rank")
     ranks = stages_of_one(step, stages) if alone else rank_stages(step, stages, axes)
     layout = RankLayout(
@@ -98,12 +98,12 @@ def _of_ranks(
         zero=data.stage,
         splits_sums=each,
         beside=beside,
+        beside_experts=beside_experts,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
     )
     when = "by every backward, so that no device keeps whole ones" if each else "once, after the last micro-batch"
-    whose = (
-        "context ranks add up what micro-batches leave" if alone else "every data rank runs the loss of its own samples"
-    )
+    adding = "context ranks add up" if beside else "ranks of the same experts add up"
+    whose = f"{adding} what micro-batches leave" if alone else "every data rank runs the loss of its own samples"
     return Form(
         step=ranks.step,
         stages=ranks.stages,
@@ -178,14 +178,20 @@ def not_shared(step: TracedStep, stage: CutStage, ranks: int) -> InputError:
     )
 
 
-def _beside(sharding: MeshSharding, mesh: Mesh) -> tuple[tuple[str, int], ...]:
-    """Axes of context ranks that hold what data ranks hold, with their sizes; none where ranks hold experts of their
-    own, whose sums are theirs."""
+Sized = tuple[tuple[str, int], ...]
+
+
+def _beside(sharding: MeshSharding, mesh: Mesh) -> tuple[Sized, Sized]:
+    """Axes, with their sizes, of context ranks that hold what data ranks hold; and of context and tensor ranks with the
+    same experts, each for its own tokens."""
     if not isinstance(sharding, GridSharding):
-        return ()
+        return (), ()
+    grid = sharding.split.grid
+    own = {*grid.expert, *grid.expert_tensor}
+    alike = [name for name in (*grid.tokens, *grid.tensor) if name not in own] if grid.blocks is not None else []
+    tokens, experts = (tuple((name, mesh.shape[name]) for name in names) for names in (grid.tokens, alike))
     split = {ranks for held in sharding.axes.values() for ranks in held.values()}
-    shared = not split & {Ranks.EXPERT, Ranks.EXPERT_TENSOR}
-    return tuple((name, mesh.shape[name]) for name in sharding.split.grid.tokens) if shared else ()
+    return tokens, experts if Ranks.EXPERT in split else ()
 
 
 def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:

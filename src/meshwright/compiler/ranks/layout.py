@@ -32,8 +32,8 @@ class PlacedValue:
     """What each data rank holds of it."""
     shard: int | None = None
     """Dimension of which each rank holds a part, whole only while a stage runs."""
-    summands: int = 1
-    """Ranks besides the data ranks that have one each, along the first axis."""
+    beside: tuple[str, ...] = ()
+    """Axes of ranks besides the data ranks that have a summand each, along the first axis."""
 
 
 class Layout(Protocol):

@@ -1,15 +1,16 @@
 """Programs whose gradients are left as each rank along some axes has them, so that they can be summed once a step.
 
-A gradient of what all context ranks hold alike is summed over them inside of the backward that makes it. Here it gets
-an axis more, along which each of these ranks has its own summand: micro-batches are added up there, and one reduction
-over data and context ranks together stands behind the last. What no sum over ranks is found of stays summed, on the
-first of them alone.
+A gradient of what all context ranks hold alike is summed over them inside of the backward that makes it, and that of an
+expert over all ranks that hold it. Here it gets an axis more, along which each of these ranks has its own summand:
+micro-batches are added up there, and one reduction over these and data ranks together stands behind the last. What no
+sum over ranks is found of stays summed, on the first of them alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import jax
@@ -27,30 +28,32 @@ RESHAPED = ("reduce_sum", "reshape", "squeeze", "transpose", "broadcast_in_dim")
 """Functions of one value that do so, too, where summands have no axis of their own yet."""
 
 
-def with_own_sums(closed: core.ClosedJaxpr, places: Collection[int], axes: tuple[str, ...], ranks: int) -> Any:
+Axes = tuple[str, ...]
+
+
+def with_own_sums(closed: core.ClosedJaxpr, places: Mapping[int, Axes], sizes: Mapping[str, int]) -> Any:
     """A function of the program's operands, some of whose results have the summands of ranks along a first axis.
 
     Args:
         closed: the program.
-        places: the results, by number.
-        axes: the axes of the mesh of the ranks.
-        ranks: how many there are.
+        places: the axes of the mesh of the ranks of each such result, by its number.
+        sizes: how many ranks there are along each axis.
     """
-    return lambda *given: _OwnSums(axes, ranks).read(closed.jaxpr, closed.consts, given, places)
+    return lambda *given: _OwnSums(sizes).read(closed.jaxpr, closed.consts, given, places)
 
 
 class _OwnSums:
     """Reads programs; what it makes of some variables is their summands."""
 
-    def __init__(self, axes: tuple[str, ...], ranks: int) -> None:
-        self.axes, self.ranks = axes, ranks
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
 
     def read(
         self,
         jaxpr: core.Jaxpr,
         consts: Sequence[Any],
         given: Sequence[Any],
-        places: Collection[int],
+        places: Mapping[int, Axes],
         *,
         mapped: bool = False,
     ) -> list[Any]:
@@ -58,43 +61,40 @@ class _OwnSums:
         own = self._own(jaxpr, places, mapped=mapped)
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
         for eqn in jaxpr.eqns:
-            wanted = [at for at, var in enumerate(eqn.outvars) if var in own]
+            wanted = {at: own[var] for at, var in enumerate(eqn.outvars) if var in own}
             operands = [_value(atom, values) for atom in eqn.invars]
             values.update(zip(eqn.outvars, self._made(eqn, operands, wanted, mapped=mapped), strict=True))
         found = [_value(atom, values) for atom in jaxpr.outvars]
         return [
-            self._first(value) if at in places and atom not in own else value
+            self._first(value, places[at]) if at in places and atom not in own else value
             for at, (atom, value) in enumerate(zip(jaxpr.outvars, found, strict=True))
         ]
 
-    def _own(self, jaxpr: core.Jaxpr, places: Collection[int], *, mapped: bool = False) -> set[Any]:
-        """Variables that are made as summands: all that they are made of is, and nothing else reads it."""
+    def _own(self, jaxpr: core.Jaxpr, places: Mapping[int, Axes], *, mapped: bool = False) -> dict[Any, Axes]:
+        """Variables that are made as summands, and of which ranks: all that they are made of is, and nothing else reads
+        it."""
         passed = (*ELEMENTWISE, "add_any", "add", *(RESHAPED if mapped else ()))
         makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
         readers = Counter(atom for eqn in jaxpr.eqns for atom in eqn.invars if isinstance(atom, core.Var))
         readers.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
 
-        def found(atom: Any) -> set[Any] | None:
+        def found(atom: Any, axes: Axes) -> set[Any] | None:
             eqn = makers.get(atom) if isinstance(atom, core.Var) else None
             if eqn is None or readers[atom] > 1:
                 return None
             if eqn.primitive.name in TOTALS:
-                return {atom} if self._sums(eqn) else None
+                return {atom} if _sums(eqn, axes) else None
             if eqn.primitive.name in passed:
-                parts = [found(operand) for operand in eqn.invars]
+                parts = [found(operand, axes) for operand in eqn.invars]
                 return None if any(part is None for part in parts) else {atom}.union(*(part or () for part in parts))
             inside = _inside(eqn)
             place = eqn.outvars.index(atom)
             here = mapped or eqn.primitive.name == MAP
-            return {atom} if inside and self._own(inside, [place], mapped=here) else None
+            return {atom} if inside and self._own(inside, {place: axes}, mapped=here) else None
 
-        every = [found(jaxpr.outvars[place]) for place in places]
-        return set().union(*(part for part in every if part is not None))
+        return {atom: axes for place, axes in places.items() for atom in found(jaxpr.outvars[place], axes) or ()}
 
-    def _sums(self, eqn: core.JaxprEqn) -> bool:
-        return set(self.axes) <= set(eqn.params["axes"]) and not eqn.params.get("axis_index_groups")
-
-    def _made(self, eqn: core.JaxprEqn, given: list[Any], wanted: list[int], *, mapped: bool) -> list[Any]:
+    def _made(self, eqn: core.JaxprEqn, given: list[Any], wanted: Mapping[int, Axes], *, mapped: bool) -> list[Any]:
         """Results of an equation, of which some are wanted as summands."""
         if not wanted:
             return _bound(eqn, given)
@@ -114,12 +114,12 @@ class _OwnSums:
             return list(again(*given))
         return self.read(inside, (), given, wanted, mapped=mapped)
 
-    def _mapped(self, eqn: core.JaxprEqn, given: list[Any], wanted: list[int]) -> list[Any]:
+    def _mapped(self, eqn: core.JaxprEqn, given: list[Any], wanted: Mapping[int, Axes]) -> list[Any]:
         """A map over the ranks, whose sums over them are not taken."""
         params = eqn.params
         specs = list(params["out_specs"])
-        for at in wanted:
-            specs[at] = PartitionSpec(self.axes, *specs[at])
+        for at, axes in wanted.items():
+            specs[at] = PartitionSpec(axes, *specs[at])
 
         def run(*operands: Any) -> list[Any]:
             made = self.read(params["jaxpr"], (), operands, wanted, mapped=True)
@@ -135,18 +135,24 @@ class _OwnSums:
         )
         return list(found(*given))
 
-    def _left(self, eqn: core.JaxprEqn, given: list[Any], wanted: list[int]) -> list[Any]:
+    def _left(self, eqn: core.JaxprEqn, given: list[Any], wanted: Mapping[int, Axes]) -> list[Any]:
         """What is left of sums over ranks that are wanted as summands: those over ranks of other axes."""
-        rest = tuple(axis for axis in eqn.params["axes"] if axis not in self.axes)
         made = _bound(eqn, given)
-        for at in wanted:
+        for at, axes in wanted.items():
+            rest = tuple(axis for axis in eqn.params["axes"] if axis not in axes)
             made[at] = jax.lax.psum(given[at], rest) if rest else given[at]
         return made
 
-    def _first(self, value: Any) -> Any:
+    def _first(self, value: Any, axes: Axes) -> Any:
         """A sum on the first of the ranks, and nothing on others."""
-        first = jnp.arange(self.ranks).reshape(-1, *[1] * jnp.ndim(value)) == 0
+        ranks = prod(self.sizes[axis] for axis in axes)
+        first = jnp.arange(ranks).reshape(-1, *[1] * jnp.ndim(value)) == 0
         return jnp.where(first, value[None], 0)
+
+
+def _sums(eqn: core.JaxprEqn, axes: Axes) -> bool:
+    """Whether it sums over all ranks along some axes."""
+    return set(axes) <= set(eqn.params["axes"]) and not eqn.params.get("axis_index_groups")
 
 
 def _inside(eqn: core.JaxprEqn) -> core.Jaxpr | None:

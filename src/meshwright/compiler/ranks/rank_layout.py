@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
+from meshwright.compiler.grid import Ranks
 from meshwright.compiler.narrow_sums import over_ranks
 from meshwright.compiler.ranks.collectives import bucket_row, gathered, scattered, summed
 from meshwright.compiler.ranks.layout import PlacedValue, means, shape_only
@@ -45,6 +46,8 @@ class RankLayout:
     beside: tuple[tuple[str, int], ...] = ()
     """Axes of ranks that share the tokens of a sample, with their sizes: their gradients are summed with those of data
     ranks."""
+    beside_experts: tuple[tuple[str, int], ...] = ()
+    """Axes of ranks that hold the same experts, data ranks apart; likewise."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -91,8 +94,8 @@ class RankLayout:
 
     def sum(self, operand: int) -> PlacedValue:
         """Each rank's own whole gradient, or its part of the reduced one."""
-        if self.beside:
-            return replace(self._of_sums.sum(operand), summands=self._beside)
+        if beside := self._beside(operand):
+            return replace(self._with(beside).sum(operand), beside=tuple(name for name, _ in beside))
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(ValueRole.GRADIENT, var)
         shard = self._split(spec) if self.splits_sums else None
@@ -104,8 +107,8 @@ class RankLayout:
 
     def gradient(self, operand: int) -> PlacedValue:
         """How a gradient is held: as the state of the optimizer is sharded."""
-        if self.beside:
-            return self._of_sums.gradient(operand)
+        if beside := self._beside(operand):
+            return self._with(beside).gradient(operand)
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(ValueRole.STATE if self.zero else ValueRole.GRADIENT, var)
         return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
@@ -137,15 +140,15 @@ class RankLayout:
     def _without_ranks(self, entry: Any) -> Any:
         return tuple(name for name in _names(entry) if name not in self.axes) or None
 
-    @property
-    def _of_sums(self) -> RankLayout:
-        """The layout of sums of gradients, in which ranks that share samples and tokens are alike."""
-        ranks = replace(self.ranks, axes=(*self.ranks.axes, *self.beside))
-        return replace(self, ranks=ranks, beside=())
+    def _beside(self, operand: int) -> tuple[tuple[str, int], ...]:
+        """Axes of ranks whose gradients of an operand are summed with those of data ranks."""
+        held = getattr(self.sharding, "axes", {}).get(self.ranks.step.loss.invars[operand], {})
+        return self.beside_experts if Ranks.EXPERT in held.values() else self.beside
 
-    @property
-    def _beside(self) -> int:
-        return prod(size for _, size in self.beside)
+    def _with(self, beside: tuple[tuple[str, int], ...]) -> RankLayout:
+        """The layout of sums of gradients, in which these ranks and data ranks are alike."""
+        ranks = replace(self.ranks, axes=(*self.ranks.axes, *beside))
+        return replace(self, ranks=ranks, beside=(), beside_experts=())
 
     # ---- programs
 
@@ -154,9 +157,9 @@ class RankLayout:
     ) -> core.ClosedJaxpr:
         """Each rank runs it for its own samples."""
         function, added = core.jaxpr_as_fun(closed), writes[len(writes) - sums :] if sums else []
-        own = [place for place, held in enumerate(writes) if held.summands > 1]
+        own = {place: held.beside for place, held in enumerate(writes) if held.beside}
         if own:
-            function = with_own_sums(closed, own, tuple(name for name, _ in self.beside), self._beside)
+            function = with_own_sums(closed, own, dict((*self.beside, *self.beside_experts)))
 
         def run(*given: Any) -> list[Any]:
             made = self._leave(function(*self._enter(given[: len(reads)], reads, flat=self.flat)), writes)
@@ -172,8 +175,8 @@ class RankLayout:
 
     def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
         """Sums of sums of each rank, then one reduction of all of them."""
-        if self.beside:
-            return self._of_sums.totals(numbers, counts, parts)
+        if self.beside or self.beside_experts:
+            return self._totals_by_ranks(numbers, counts, parts)
         step = self.ranks.step
         operands = [step.wrt[number] for number in numbers]
         sums, writes = [self.sum(operand) for operand in operands], [self.gradient(operand) for operand in operands]
@@ -186,6 +189,18 @@ class RankLayout:
             return self._reduced(means(own, shapes, counts, parts), sums, writes, flat=alone)
 
         return self._on_mesh(run, reads, writes, alone=alone)
+
+    def _totals_by_ranks(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
+        """The same, each sum over the ranks that share it."""
+        shared = [self._beside(self.ranks.step.wrt[number]) for number in numbers]
+        ends = list(accumulate(counts))
+        programs = []
+        for beside in dict.fromkeys(shared):
+            own = [at for at, one in enumerate(shared) if one == beside]
+            reads = [place for at in own for place in range(ends[at] - counts[at], ends[at])]
+            made = self._with(beside).totals([numbers[at] for at in own], [counts[at] for at in own], parts)
+            programs.append((reads, own, made))
+        return _side_by_side(programs)
 
     def _by_device(self, values: Sequence[PlacedValue]) -> bool:
         """Whether no other axis of the mesh splits a dimension that ranks split, so that devices can work alone."""
@@ -248,8 +263,13 @@ class RankLayout:
 
     def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
         """One all-gather per bucket."""
-        if self.beside:
-            return self._of_sums.whole_parameters(parts)
+        if self.beside or self.beside_experts:
+            programs = []
+            shared = [self._sharing(held) for held in parts]
+            for beside in dict.fromkeys(shared):
+                own = [at for at, one in enumerate(shared) if one == beside]
+                programs.append((own, own, self._with(beside).whole_parameters([parts[at] for at in own])))
+            return _side_by_side(programs)
         whole = [self._placed(held.aval, WHOLE) for held in parts]
         alone = self._by_device(parts)
         if alone:
@@ -258,6 +278,11 @@ class RankLayout:
                 for held, part in zip(whole, parts, strict=True)
             ]
         return self._on_mesh(lambda *given: self._enter(given, parts, flat=alone), parts, whole, alone=alone)
+
+    def _sharing(self, part: PlacedValue) -> tuple[tuple[str, int], ...]:
+        """Axes of ranks besides data ranks that hold parts of a parameter."""
+        names = _names((part.spec or ())[part.shard or 0])
+        return tuple(one for one in dict((*self.beside, *self.beside_experts)).items() if one[0] in names)
 
     def _enter(self, given: Sequence[Any], reads: Sequence[PlacedValue], *, flat: bool) -> list[Any]:
         """What a rank is given as its program takes it."""
@@ -272,9 +297,9 @@ class RankLayout:
 
     def _leave(self, made: Sequence[Any], writes: Sequence[PlacedValue]) -> list[Any]:
         """What its program makes as the mesh holds it."""
-        alone = [held.placement == OWN and held.summands == 1 for held in writes]
+        alone = [held.placement == OWN and not held.beside for held in writes]
         found = [value[None] if one else value for value, one in zip(made, alone, strict=True)]
-        parts = [at for at, held in enumerate(writes) if held.shard is not None and held.summands == 1]
+        parts = [at for at, held in enumerate(writes) if held.shard is not None and not held.beside]
         own = scattered(
             [found[at] for at in parts],
             [writes[at].shard or 0 for at in parts],
@@ -285,13 +310,13 @@ class RankLayout:
         for at, value in zip(parts, own, strict=True):
             found[at] = value
         for at, held in enumerate(writes):
-            if held.shard is not None and held.summands > 1:
+            if held.shard is not None and held.beside:
                 found[at] = self._scattered_together(found[at], held)
         return found
 
     def _scattered_together(self, summands: Any, held: PlacedValue) -> Any:
         """The sum over data ranks and those that have summands along the first axis; each gets its part."""
-        names = tuple(name for name, _ in self.beside)
+        names = held.beside
         every, split = (*self.axes, *names), [_names(entry) for entry in held.spec or ()]
         rest, own = (
             [tuple(name for name in entry if name not in without) or None for entry in split]
@@ -333,6 +358,21 @@ class RankLayout:
         """How the data ranks split a value, whatever other axes do."""
         at = 0 if held.placement == OWN else held.shard if held.shard is not None else held.placement
         return PartitionSpec(*[None] * at, self.axes) if at >= 0 else PartitionSpec()
+
+
+def _side_by_side(programs: Sequence[tuple[Sequence[int], Sequence[int], core.ClosedJaxpr]]) -> core.ClosedJaxpr:
+    """Programs as one: each with the places of its operands and of its results among those of all."""
+    if len(programs) == 1:
+        return programs[0][2]
+    given = {at: aval for reads, _, made in programs for at, aval in zip(reads, made.in_avals, strict=True)}
+
+    def run(*values: Any) -> list[Any]:
+        found: dict[int, Any] = {}
+        for reads, writes, made in programs:
+            found.update(zip(writes, core.jaxpr_as_fun(made)(*(values[at] for at in reads)), strict=True))
+        return [found[at] for at in sorted(found)]
+
+    return jax.make_jaxpr(jax.jit(run))(*(shape_only(given[at]) for at in sorted(given)))
 
 
 def _names(entry: Any) -> tuple[str, ...]:
