@@ -86,3 +86,15 @@ def test_methods_of_experts_that_a_target_refuses_are_left_out_before_the_search
     narrowed = restricted(every, inputs.model, inputs.cluster, inputs.workload, refusals_in_search("torchtitan"))
     assert narrowed.pinned(axis) == left
     assert set(every.pinned(axis) or ()) > set(left)
+
+
+@pytest.mark.parametrize("gpus", ["1xH100", "2xH100"])
+def test_overlaps_are_asked_of_as_many_devices_as_there_are(gpus: str) -> None:
+    inputs = job_inputs(replace(DENSE, model="gpt2", gpus=gpus))
+    every = space_of(inputs.model, inputs.workload, inputs.cluster.devices, methods="tp_overlap,prefetch")
+
+    narrowed = restricted(every, inputs.model, inputs.cluster, inputs.workload, refusals_in_search("megatron"))
+    left = narrowed.pinned("tp_overlap") or ()
+    assert "bulk" in left
+    assert ("halves" in left) == (gpus == "1xH100")  # no ranks, nothing to leave out
+    assert narrowed.pinned("prefetch") == ("1",)

@@ -98,7 +98,15 @@ def test_settings_are_whole_numbers_of_the_optimizers_own() -> None:
     assert optimizer_named("galore:rank=16,every=50").describe() == "galore (rank 16, every 50)"
     assert optimizer_named("galore:layerwise=1").describe() == "galore (rank 128, every 200, layer by layer)"
     assert optimizer_named("adamw:layerwise=1") != optimizer_named("adamw")
-    broken = "galore:rank=0", "galore:rang=4", "adam:rank=4", "muon:steps=many", "adamw:layerwise=2", "kfac:layerwise=1"
+    broken = (
+        "galore:rank=0",
+        "galore:rang=4",
+        "adam:rank=4",
+        "muon:steps=many",
+        "adamw:layerwise=2",
+        "adamw:layerwise=10",
+        "kfac:layerwise=1",
+    )
     for wrong in broken:
         with pytest.raises(InputError, match=r"settings of|each layer is updated"):
             optimizer_named(wrong)

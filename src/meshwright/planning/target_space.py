@@ -88,11 +88,12 @@ def restricted(
         beside.degrees()
         beside.expert_ways()
         beside.contexts()
+        beside.halves()
     if plain.pp > 1:
         narrowed.uneven_stages()
         narrowed.chunks()
     narrowed.shardings()
-    narrowed.seldom()
+    narrowed.prefetches()
     narrowed.schedules()
     narrowed.recomputes()
     narrowed.offloads()
@@ -273,21 +274,24 @@ class _Narrowed:
                 refused.setdefault(name, set())
         self.leave_out("sharding", every, refused)
 
-    def seldom(self) -> None:
-        """Leave out overlaps of tensor ranks and depths of prefetching that are refused, of several that are tried."""
-        halves = replace(self.plain, tp=2, mbs=2, tp_overlap="halves")
-        asked: dict[str, dict[object, PlanRow]] = {
-            "tp_overlap": {"halves": replace(halves, gbs=2 * halves.gbs)},
-            "prefetch": {
-                str(depth): replace(self.plain, sharding="fsdp", data_words=(f"prefetch{depth}",))
-                for depth in PREFETCHES[1:]
-            },
-        }
-        for axis, rows in asked.items():
-            every = self.pins.get(axis, ())
-            if len(every) > 1:
-                tried = {word: self.target.refused(row) for word, row in rows.items() if word in every}
-                self.leave_out(axis, every, {word: problems for word, problems in tried.items() if problems})
+    def halves(self) -> None:
+        """Leave out halves of micro-batches where tensor ranks that overlap them are refused, of several overlaps."""
+        every = self.pins.get("tp_overlap", ())
+        if len(every) > 1 and "halves" in every and self.pins.get("tp") != (1,):
+            row = replace(self.plain, tp=2, mbs=2, gbs=2 * self.plain.gbs, tp_overlap="halves")
+            problems = self.target.refused_however_sharded(row)
+            self.leave_out("tp_overlap", every, {"halves": problems} if problems else {})
+
+    def prefetches(self) -> None:
+        """Leave out depths of prefetching that are refused, of several that are tried."""
+        every = self.pins.get("prefetch", ())
+        if len(every) > 1:
+            words = [str(depth) for depth in PREFETCHES[1:] if str(depth) in every]
+            rows = {word: replace(self.plain, sharding="fsdp", data_words=(f"prefetch{word}",)) for word in words}
+            refused: dict[object, set[Problem]] = {
+                word: p for word, row in rows.items() if (p := self.target.refused(row))
+            }
+            self.leave_out("prefetch", every, refused)
 
     def schedules(self) -> None:
         """Leave out schedules that are refused of one chunk a stage."""

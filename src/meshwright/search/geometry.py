@@ -60,6 +60,22 @@ def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
     return recompute not in ("full", "block") and schedule.unpaired(p, m, v) is not None
 
 
+def check_searched(workload: Workload) -> None:
+    """Refuse workloads that are priced of stated plans alone.
+
+    Args:
+        workload: one step.
+
+    Raises:
+        UnsupportedError: layers are updated as backward goes, which few plans of a search could do.
+    """
+    if workload.update.layerwise:
+        why = "which plans have one micro-batch a step, and sum gradients layer by layer, is no axis of a search"
+        fix = "state a plan, `estimate --plan dp1.mbs1.gbs1.rc-full`, or leave layerwise out"
+        what = f"a search with {workload.optimizer}"
+        raise UnsupportedError(what=what, why=why, fix=fix, field="optimizer", code="MW406")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeFactory:
     """Builds the shapes of a model for p workers and m micro-batches."""
@@ -98,12 +114,7 @@ class ShapeFactory:
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
         """The factory for the recompute modes of the search; spaces equal in what shapes depend on share one."""
-        if workload.update.layerwise:
-            why = "which plans have one micro-batch a step, and sum gradients layer by layer, is no axis of a search"
-            fix = "state a plan, `estimate --plan dp1.mbs1.gbs1.rc-full`, or leave layerwise out"
-            raise UnsupportedError(
-                what=f"a search with {workload.optimizer}", why=why, fix=fix, field="optimizer", code="MW406"
-            )
+        check_searched(workload)
         words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
         own = Space(pins=tuple(p for p in space.pins if p[0] in AXES))
         return _factory(model, workload.seq_len, words, own, schedules_in(own))

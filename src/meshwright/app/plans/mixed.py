@@ -26,6 +26,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.target_space import restricted
 from meshwright.report.words.titles import title_of
+from meshwright.search.geometry import check_searched
 from meshwright.search.space import Space, uncomposed
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.targets import TARGETS
@@ -89,6 +90,7 @@ def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST, *
         raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
     if inputs.model.tuning is not None:
         _check_trained(named)
+    check_searched(inputs.workload)
     refuses, spaces = target_rule(request.target), _StageSpaces(inputs=inputs, request=request)
     anywhere = space_anywhere(inputs.cluster, partial(spaces.under, refuses))
     notes = [*pinned_notes(anywhere), *([target_note(request.target)] if request.target else ())]

@@ -132,7 +132,7 @@ def _rank(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("the rank is a whole number of at least 1")
+        raise ValueError("the rank is a whole number of at least 1, of nine digits at most")
     return value
 
 

@@ -142,14 +142,18 @@ class Optimizer:
         """
         known = [*(one.name for one in fields(cls) if one.name != LAYERWISE), *([LAYERWISE] if cls.early else [])]
         usual = {LAYERWISE: "1"}
-        why = f"settings of {cls.name} are whole numbers: {', '.join(known)}" if known else f"{cls.name} has none"
+        why = (
+            f"settings of {cls.name} are whole numbers from 1 on: {', '.join(known)}"
+            if known
+            else f"{cls.name} has none"
+        )
         fix = f"for example {cls.name}:{known[0]}={usual.get(known[0], '128')}" if known else f"use {cls.name}"
         problems = [
             Problem(what=f"optimizer {text[:60]!r}: {name}={value}", why=why, fix=fix, field="optimizer")
             for name, value in given.items()
             if name not in known or not value.isascii() or not value.isdigit() or not 1 <= int(value[:9]) < 10**8
         ]
-        if given.get(LAYERWISE, "1").strip("0") != "1" and not problems:
+        if not problems and int(given.get(LAYERWISE, "1")) != 1:
             why = "each layer is updated as its gradient comes (1), or all at the end of the step"
             what, fix = (
                 f"optimizer {text[:60]!r}: {LAYERWISE}={given[LAYERWISE]}",
