@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -41,11 +42,17 @@ def printed(*words: str) -> str:
     Args:
         words: `python -m WORDS`.
     """
-    kept = Path(os.environ[KEPT]) / hashlib.sha256("\0".join(words).encode()).hexdigest()
+    command = [sys.executable, "-m", *words]
+    return made(
+        "\0".join(words), lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    )
+
+
+def made(name: str, make: Callable[[], str]) -> str:
+    """What a function makes, called by the first that asks for it by its name."""
+    kept = Path(os.environ[KEPT]) / hashlib.sha256(name.encode()).hexdigest()
     with open(kept.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            command = [sys.executable, "-m", *words]
-            ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            kept.write_text(ran.stdout)
+            kept.write_text(make())
         return kept.read_text()

@@ -18,7 +18,7 @@ from meshwright.formats.launch_file import Said
 from meshwright.formats.script_edit import edits
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS, readers
-from tests.targets.cases import plans_for
+from tests.targets.cases import runs_of
 from tests.targets.test_round_trip import written
 
 CLUSTER = "16xB200"
@@ -33,7 +33,7 @@ FREE = {"--tokenizer-type", "module", "flavor", "model_name", "model.config.pret
 def many_sided(target: str) -> Job:
     """A plan of the target with as many degrees as it has."""
     degrees = ("tp", "pp", "cp", "ep")
-    return max(plans_for(target), key=lambda one: (sum(word in one.name for word in degrees), len(one.name)))
+    return max(runs_of(target), key=lambda one: (sum(word in one.name for word in degrees), len(one.name))).job()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from meshwright.specs.row import PlanRow, expert_tokens
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import TARGETS
-from tests.targets.cases import plans_for
+from tests.targets.cases import runs_of
 
 MODELS = (
     *("llama-3.1-8b", "llama-3-8b", "llama-2-7b", "llama-2-13b", "llama-3.2-1b", "llama-3.1-70b"),
@@ -79,7 +79,7 @@ class Drawn:
 
 def drawn(target: str, random: Random) -> Job | None:
     """A plan of a target with one to four things of it drawn anew; None where that is not legal."""
-    base = random.choice(plans_for(target))
+    base = random.choice(runs_of(target)).job()
     found, _ = homogeneous(base.plan)
     row = None if found is None else row_from(found, gbs=base.plan.global_batch)
     assert row is not None

@@ -18,7 +18,7 @@ from meshwright.launch_files.source import NOTHING_OUTSIDE, LaunchSource
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, target_of_file
-from tests.targets.cases import job, plans_for
+from tests.targets.cases import job, runs_of
 from tests.targets.test_round_trip import any_estimate, written
 
 TARGET = TARGETS["megatron-deepspeed"]
@@ -51,8 +51,8 @@ def read(more: str = "", mbs: str = "1") -> LaunchFile:
 
 def test_every_option_is_one_of_its_parser() -> None:
     known = facts()
-    for one in plans_for("megatron-deepspeed")[::6]:
-        script = read_script(written("megatron-deepspeed", one)["train.sh"])
+    for one in runs_of("megatron-deepspeed")[::6]:
+        script = read_script(written("megatron-deepspeed", one.job())["train.sh"])
         words = [word.text for word in launches(script.commands)[-1].words]
         at = 0
         while at < len(words):

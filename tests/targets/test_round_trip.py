@@ -13,7 +13,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, readers, target_of_file
-from tests.targets.cases import job, plans_for
+from tests.targets.cases import job, runs_of
 
 LEAST = 40
 
@@ -41,8 +41,8 @@ def row_of(one: Job) -> PlanRow:
 
 def some(target: str) -> Iterator[Job]:
     """About 50, spread over the grid."""
-    found = plans_for(target)
-    yield from found[:: max(1, len(found) // 50)]
+    found = runs_of(target)
+    yield from (one.job() for one in found[:: max(1, len(found) // 50)])
 
 
 @pytest.mark.parametrize("target", readers())
@@ -65,7 +65,7 @@ def test_files_read_back_as_the_plan(target: str) -> None:
 
 @pytest.mark.parametrize("target", readers())
 def test_its_own_files_are_recognised(target: str) -> None:
-    files = written(target, plans_for(target)[0])
+    files = written(target, runs_of(target)[0].job())
     assert target in {target_of_file(name, text) for name, text in files.items()}
 
 
@@ -83,7 +83,7 @@ def test_every_key_written_is_one_the_target_knows(target: str) -> None:
     """The readers tell unknown keys by the target's table of facts; none of ours is one, and a misspelt one is."""
     read = TARGETS[target].read
     assert read is not None
-    files = written(target, plans_for(target)[0])
+    files = written(target, runs_of(target)[0].job())
     name = next(name for name, text in files.items() if TARGETS[target].recognised(name, text))
     for right, wrong in (("overlap_comm", "overlap_com"), ("fsdp_version", "fsdp_versions"), ("dp_size", "dp_sizes")):
         if right in files[name]:

@@ -16,7 +16,7 @@ from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS, readers
-from tests.targets.cases import plans_for
+from tests.targets.cases import runs_of
 from tests.targets.drawn import software_under
 from tests.targets.test_drawn_plans import read_back, same_plan
 from tests.targets.test_round_trip import row_of
@@ -43,7 +43,8 @@ STATED: tuple[dict[str, Any], ...] = (
 
 def base(target: str) -> Job:
     """A plan of few degrees that a target runs, of a dense model."""
-    few = (one for one in plans_for(target) if not one.model.is_moe and row_of(one).tp * row_of(one).pp == 1)
+    every = (one.job() for one in runs_of(target))
+    few = (one for one in every if not one.model.is_moe and row_of(one).tp * row_of(one).pp == 1)
     return next(few)
 
 
