@@ -62,7 +62,7 @@ test-torch-newest: $(NEWEST)  ## the same against the newest PyTorch with its CU
 
 test-targets: $(TARGETS)  ## test exported files against the frameworks' own parsers, large downloads
 	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks/test_galvatron.py  # brings a Megatron of its own along
-	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks --ignore=tests/frameworks/test_galvatron.py
+	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q -n $(WORKERS) --dist loadfile tests/frameworks --ignore=tests/frameworks/test_galvatron.py
 
 lint: $(LINT)  ## check format, lint rules, types and import contracts
 	$(BIN)/ruff format --check .

@@ -49,7 +49,9 @@ def printed(*words: str) -> str:
 
 
 def made(name: str, make: Callable[[], str]) -> str:
-    """What a function makes, called by the first that asks for it by its name."""
+    """What a function makes, called by the first that asks for it by its name, and by all outside of a session."""
+    if KEPT not in os.environ:
+        return make()
     kept = Path(os.environ[KEPT]) / hashlib.sha256(name.encode()).hexdigest()
     with open(kept.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

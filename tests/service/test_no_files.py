@@ -61,10 +61,12 @@ def test_a_file_that_is_there_answers_as_one_that_is_not(service: Service) -> No
 
 @pytest.mark.parametrize("way", ["source {}", ". {}", "bash {}", "cat {}", "python train.py --yaml-cfg {}"])
 def test_a_script_reads_no_other_file(way: str, service: Service) -> None:
-    for place in (f"{service.folder}/canary.sh", "../canary.sh", "/etc/passwd", "$HOME/../../etc/passwd"):
+    own = f"{service.folder}/canary.sh"
+    for place in (own, "../canary.sh", "/etc/passwd", "$HOME/../../etc/passwd"):
         script = f"#!/bin/bash\n{way.format(place)}\ntorchrun pretrain_gpt.py --tensor-model-parallel-size 2 \\\n $X\n"
-        files = {"train.sh": script}
-        body = {"model": "gpt2", "gpus": "2xH100", "source": "train.sh", "files": files, "environment": [f"X={place}"]}
+        body = {"model": "gpt2", "gpus": "2xH100", "source": "train.sh", "environment": [f"X={place}"]}
+        # The search for a better plan takes a second; what it edits is the script as it was read.
+        body |= {"files": {"train.sh": script}, "search": place == own}
         answer = service.ask("POST", "/v1/check", body)
         assert answer.status in (200, 400, 422)
         assert CANARY.encode() not in answer.content

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -145,10 +146,11 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
         [
             (count, count * pipelines[i].global_micro_batch, pipelines[i].step_s(count))
             for count in range(math.floor(shares[i]) - REACH + 1, math.ceil(shares[i]) + REACH)
-            if count >= pipelines[i].least_micro_batches
+            if count >= pipelines[i].least_micro_batches and pipelines[i].holds(count)
         ]
         for i in order
     ]
+    last_holds = cache(pipelines[last].holds)
     best_s, best = math.inf, list[float]()
     for chosen in itertools.product(*near):
         step_s = max((end_s for _, _, end_s in chosen), default=0.0)
@@ -159,8 +161,8 @@ def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) 
         if rest or count < pipelines[last].least_micro_batches:
             continue
         step_s = max(step_s, pipelines[last].step_s(count))
-        counts = dict(zip((*order, last), (*(one for one, _, _ in chosen), count), strict=True))
-        if step_s < best_s and all(pipelines[i].holds(number) for i, number in counts.items()):
+        if step_s < best_s and last_holds(count):
+            counts = dict(zip((*order, last), (*(one for one, _, _ in chosen), count), strict=True))
             best_s, best = step_s, [counts[i] for i in range(len(pipelines))]
     if not best:
         return None
