@@ -73,8 +73,7 @@ def test_layers_of_a_lost_stage_go_to_its_neighbours_first(staged: Job) -> None:
     assert moved[0] == min(moved)
 
 
-@pytest.fixture(scope="module")
-def doubled(staged: Job) -> Job:
+def twice(staged: Job) -> Job:
     """The same pipeline twice, on twice the devices, for twice the batch."""
     (one,) = staged.plan.pipelines
     other = replace(
@@ -84,9 +83,14 @@ def doubled(staged: Job) -> Job:
             for worker in one.workers
         ),
     )
-    twice = replace(staged.workload, global_batch=2 * staged.workload.global_batch)
+    workload = replace(staged.workload, global_batch=2 * staged.workload.global_batch)
     whole = replace(staged.plan, pipelines=(one, other))
-    return Job(model=staged.model, cluster=resolve_gpus("8x2xH100"), workload=twice, plan=whole)
+    return Job(model=staged.model, cluster=resolve_gpus("8x2xH100"), workload=workload, plan=whole)
+
+
+@pytest.fixture(scope="module")
+def doubled(staged: Job) -> Job:
+    return twice(staged)
 
 
 def test_the_pipeline_that_is_left_takes_the_whole_batch(doubled: Job) -> None:
@@ -105,6 +109,18 @@ def test_the_batch_is_shared_by_the_speed_of_pipelines(doubled: Job) -> None:
     counts = [pipeline.num_micro_batches for pipeline in again.pipelines]
     assert again.global_batch == doubled.plan.global_batch
     assert counts[0] == 3 * counts[1]
+
+
+def test_groups_of_chunks_are_those_of_the_shares() -> None:
+    pin = ["pp=2", "tp=1", "cp=1", "vpp=2", "schedule=interleaved", "mbs=1", "sharding=z1", "recompute=none"]
+    whole = twice(plan("gpt2", gpus="4x2xH100", global_batch=24, top=1, pin=pin)[0].job)
+    again = shared_again(whole.plan, [1.0, 1.4])
+    assert again is not None
+    assert [(one.num_micro_batches, one.schedule.token) for one in again.pipelines] == [
+        (7, "interleaved-group4"),
+        (5, "interleaved-group3"),
+    ]
+    assert {one.schedule.token for one in whole.plan.pipelines} == {"interleaved"}
 
 
 def test_one_plan_of_the_answer_moves_little_and_none_is_left_out_for_it(staged: Job) -> None:
