@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.sources.native.pipelines import _parted
 from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
 from meshwright.planning.question.job_inputs import job_inputs
 
@@ -59,3 +62,14 @@ def test_a_kind_named_as_two_groups_that_cannot_be_one_is_not_quicker_than_as_on
     three = plan(MODEL, cluster=cluster, global_batch=BATCH, seq_len=LENGTH)
     two = plan(MODEL, gpus="2x4xH100,4xL40S", global_batch=BATCH, seq_len=LENGTH)
     assert two[0].estimate.step_time_s <= three[0].estimate.step_time_s * 1.002
+
+
+def test_one_half_or_all_but_one_of_the_stages_of_an_island_are_tried_at_the_other_end() -> None:
+    stages: Any = tuple(SimpleNamespace(island=island) for island in (*[0] * 8, *[1] * 3, 2))
+    orders = [tuple(stage.island for stage in order) for order in _parted(stages)]
+    rest = (1, 1, 1, 2)
+    assert orders == [(*[0] * (8 - moved), *rest, *[0] * moved) for moved in (1, 4, 7)]
+    # Three at the end: one, and all but one.
+    ends = [[stage.island for stage in order].index(0) for order in _parted(stages[:-1])]
+    assert ends == [0, 0, 0, 1, 2]
+    assert not list(_parted((*stages[:8], stages[0])))
