@@ -163,7 +163,8 @@ def test_pipefisher_takes_from_the_bubble_what_kfac_adds_to_the_step(every: int)
     assert (aside > bubble) == (every == 1), "all of what is done seldom fits"
     # One stage has no bubble to fill.
     alone = (estimated(DENSE, ALONE, f"{name}:every=20", gpus="1xGB300") for name in ("kfac", "pipefisher"))
-    assert len({found.step_time_s for found in alone}) == 1
+    one, other = (found.step_time_s for found in alone)
+    assert one == pytest.approx(other, rel=1e-12)
 
 
 def test_data_ranks_sum_the_factors_of_kfac(monkeypatch: pytest.MonkeyPatch) -> None:
