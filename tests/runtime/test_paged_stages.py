@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.compiler.instructions import Instruction, Op, StepProgram
 from meshwright.compiler.methods.pipeshard import PipeshardParallel
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import ModelLayout
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parallelize import parallelize
@@ -136,3 +136,9 @@ def test_stages_of_several_devices_are_not_paged() -> None:
     method = PipeshardParallel(num_stages=2, num_micro_batches=2, schedule="mobius", chunks=2, paged=True)
     with pytest.raises(UnsupportedError, match="paged stages of 4 devices"):
         parallelize(train_step(own.model(), ADAM, 0), method=method).lower(own.initial(), own.batch(0))
+
+
+def test_a_step_that_cannot_be_cut_is_not_run_whole_in_place_of_paged_stages() -> None:
+    method = PipeshardParallel(num_stages=2, schedule="mobius", chunks=2, paged=True, devices=jax.devices()[:2])
+    with pytest.raises(InputError):
+        parallelize(lambda state, batch: (state + batch.sum(), batch), method=method).lower(np.ones(4), np.ones((4, 4)))

@@ -129,7 +129,7 @@ def _compiled(asked: _Asked, method: Method, replayed: MethodPlan | None) -> Com
         with keeping(method.own_meshes):
             return _staged_step(asked, method, replayed)
     except NotStaged as why:
-        if isinstance(method, FromPlan):
+        if isinstance(method, FromPlan) or _pages(method):
             raise
         return _whole_step(asked, method, why)
     except NotSplit as why:
@@ -177,8 +177,7 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
     workers = workers if found is None else len(found.stages)
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
-    paged = isinstance(method, PipeshardParallel) and method.paged
-    order = replace(task_order(name, workers, micro_batches, chunks, updates), paged=paged)
+    order = replace(task_order(name, workers, micro_batches, chunks, updates), paged=_pages(method))
     if (parts := order.micro_batches // micro_batches) > 1:
         check_parts(asked.arguments, asked.batch_argnums, micro_batches, parts)
     step = trace_step(
@@ -236,7 +235,7 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
             stage, solved = shard_stage(step, stages[0], rest, setting, on_ranks=on_ranks)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
         own_plan = decided_plan(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
-    if paged:
+    if order.paged:
         check_paged(meshes)
     idle = idle_devices_notice(step, stages, shardings, meshes)
     for said in idle:
@@ -301,6 +300,11 @@ def _whole_step(asked: _Asked, method: Method, why: InputError) -> CompiledStep:
         runtime=_runtime(program, meshes, asked.place, asked.beside),
         plan=decided_plan(method, step, _devices(method), meshes, whole=True),
     )
+
+
+def _pages(method: Method) -> bool:
+    """Whether a method pages stages from host memory."""
+    return isinstance(method, PipeshardParallel) and method.paged
 
 
 def _runtime(
