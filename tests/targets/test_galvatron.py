@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 
 import pytest
@@ -113,3 +114,41 @@ def test_its_trainer_gives_the_rest_of_the_layers_to_the_last_stage() -> None:
 def test_a_pipeline_is_found_among_plans_without_chunks() -> None:
     best = mw.plan("llama-2-7b", gpus="16xH100", pin={"pp": 2}, target="galvatron", top=1).best
     assert all(len(worker.chunks) == 1 for worker in best.job.plan.pipelines[0].workers)
+
+
+def degrees(**more: object) -> dict[str, object]:
+    """A configuration of four layers with tensor ranks of two."""
+    columns = dict.fromkeys(("dp_types_enc", "use_sp", "checkpoint"), "0,0,0,0")
+    return {
+        "pp_deg": 1,
+        "tp_sizes_enc": "2,2,2,2",
+        "global_bsz": 16,
+        "chunks": 1,
+        "default_dp_type": "zero2",
+        **columns,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"cp_sizes_enc": "2,2,2,2", "vtp": 2, "vcp": 2}, "tp2.cp2.dp2.z2.mbs8.gbs16.gpipe"),
+        ({"ep_sizes_enc": "2,2,2,2", "tp_of_ep_sizes_enc": "2,2,2,2"}, "tp2.ep2.etp2.dp4.z2.mbs4.gbs16.gpipe"),
+        ({"vtp": 2, "vsp": 0}, "tp2.dp4.z2.mbs4.gbs16.gpipe"),
+    ],
+)
+def test_degrees_of_later_releases_are_those_of_the_plan(more: dict[str, object], line: str) -> None:
+    read = TARGETS["galvatron"].read
+    assert read is not None
+    launch = read({"galvatron_config.json": json.dumps(degrees(**more))}, 8)
+    assert launch.row is not None
+    assert (launch.row.format(), launch.problems) == (line, ())
+
+
+@pytest.mark.parametrize("more", [{"vtp": 8}, {"vcp": 2}, {"vsp": 1}])
+def test_an_embedding_cut_otherwise_than_the_layers_is_refused(more: dict[str, object]) -> None:
+    read = TARGETS["galvatron"].read
+    assert read is not None
+    (problem,) = read({"galvatron_config.json": json.dumps(degrees(**more))}, 8).problems
+    assert (problem.field, problem.why) == (next(iter(more)), "plans cut embedding and head as the layers")

@@ -19,6 +19,8 @@ from meshwright.targets.keys import KeyFile, KeyReader
 
 CONFIG = "galvatron_config.json"
 _ENCODED = ("tp_sizes_enc", "dp_types_enc", "use_sp", "checkpoint")
+_LATER = ("cp_sizes_enc", "ep_sizes_enc", "tp_of_ep_sizes_enc")
+"""Degrees of each layer that later releases have; 1 where a file has them not."""
 _SHARDINGS = {"ddp": "z0", "zero2": "z2", "zero3": "fsdp"}
 _SCHEDULES = {"pipedream_flush": "1f1b", "gpipe": "gpipe"}
 
@@ -70,6 +72,7 @@ def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
     columns = {name: _numbers(reader, name) for name in _ENCODED}
     layers = len(columns["tp_sizes_enc"])
     columns = {name: values or [0] * layers for name, values in columns.items()}
+    columns |= {name: _numbers(reader, name) or [1] * layers for name in _LATER}
     division = _numbers(reader, "pp_division") or list(trainer.divided(layers, ranks=pp))
     lengths = {name: len(values) for name, values in columns.items()}
     if not layers or set(lengths.values()) != {layers} or sum(division) != layers or len(division) != pp:
@@ -81,17 +84,24 @@ def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
     sharding = _SHARDINGS.get(reader.word("default_dp_type", "ddp"), "z0")
     schedule = _SCHEDULES.get(reader.word("pipeline_type", "gpipe"), "1f1b")
     rows: list[PlanRow] = []
-    for degree, sharded, ulysses, recomputed in zip(*columns.values(), strict=True):
-        if degree < 1 or (world // pp) % degree or gbs % (chunks * (world // pp // degree)):
+    for degree, sharded, ulysses, recomputed, context, experts, cut in zip(*columns.values(), strict=True):
+        size = degree * context
+        if size < 1 or (world // pp) % size or gbs % (chunks * (world // pp // size)):
             reader.refuse("tp_sizes_enc", degree, f"must divide the {world // pp} devices of a stage, and the batch")
             return None
-        dp = world // pp // degree
+        if ulysses and degree > 1 and context > 1:
+            why = "a layer is cut by heads (Ulysses) and by context at once"
+            reader.refuse("use_sp", ulysses, why, "use one of use_sp and cp_sizes_enc")
+            return None
+        dp = world // pp // size
         rows.append(
             PlanRow(
                 tp=1 if ulysses else degree,
-                cp=(("a2a", degree),) if ulysses and degree > 1 else (),
+                cp=(("a2a", degree),) if ulysses and degree > 1 else (("p2p", context),) if context > 1 else (),
                 pp=pp,
                 dp=dp,
+                ep=experts,
+                etp=cut if experts > 1 else 1,
                 sharding="fsdp" if sharded else sharding,
                 mbs=gbs // (chunks * dp),
                 gbs=gbs,
@@ -99,9 +109,23 @@ def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
                 recompute="full" if recomputed else "none",
             )
         )
+    _ends(reader, {name: values[0] for name, values in columns.items()})
     if len(set(rows)) == 1:
         return plan_of(rows[0], division)
     return _by_layer(rows, division, chunks, schedule)
+
+
+def _ends(reader: KeyReader, first: dict[str, int]) -> None:
+    """Refuse an embedding and a head that are cut otherwise than the first layer is.
+
+    Args:
+        reader: the keys of the file.
+        first: degrees of the first layer by key.
+    """
+    for key, of_layers in (("vtp", "tp_sizes_enc"), ("vcp", "cp_sizes_enc"), ("vsp", "use_sp")):
+        said, own = reader.get(key), first[of_layers]
+        if said is not None and said != own and (key != "vsp" or first["tp_sizes_enc"] > 1):
+            reader.refuse(key, said, "plans cut embedding and head as the layers", f"use {own}")
 
 
 def _by_layer(rows: list[PlanRow], division: list[int], chunks: int, schedule: str) -> ExecutionPlan:
