@@ -154,3 +154,14 @@ def test_groups_of_interleaved_leave_no_short_rest(stages: int, micro_batches: i
     rest = micro_batches % group
     assert group >= stages
     assert rest == 0 or rest >= stages
+
+
+def test_interleaved_pipelines_alone_are_those_of_all_sets() -> None:
+    inputs = asked("4xH100,2xA100-80", 12, 8)
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload)
+    parts = NativeSource(inputs, lambda part: SMALL).whole
+    alone = composer.of_chunks_alone()
+    assert alone.pipelines(parts) == [one for one in composer.pipelines(parts) if one.chunks > 1]
+    made = alone.made(parts, 20)
+    assert made
+    assert all(one.chunks > 1 for one_set in made for one in one_set.pipelines)

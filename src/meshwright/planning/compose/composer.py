@@ -82,9 +82,17 @@ class Composer:
         Args:
             chunks: the chunks of a stage, those that are tried.
         """
-        other = replace(self, chunks=chunks)
-        other.islands = self.islands
-        other.through = NativePipelines(self.islands, self.effort, chunks, plain=self.through)
+        return self._through(NativePipelines(self.islands, self.effort, chunks, plain=self.through))
+
+    def of_chunks_alone(self) -> Composer:
+        """The same over the same pipelines, of which only those with chunks are put in sets."""
+        chunks = tuple(v for v in self.chunks if v > 1)
+        return self._through(NativePipelines(self.islands, self.effort, chunks, chunked=self.through))
+
+    def _through(self, pipelines: NativePipelines) -> Composer:
+        """The same over the same priced islands, of other pipelines."""
+        other = replace(self, chunks=pipelines.chunks)
+        other.islands, other.through = self.islands, pipelines
         other._ranked, other._sums_s = {}, self._sums_s
         return other
 

@@ -224,7 +224,10 @@ class JointGroups:
         """The least recompute of every part that its memory needs; None where a step is not below the limit."""
         ways = list(self._recomputes())
         able = ("yes", "tight") if self.space.tight else ("yes",)
-        least = self._plan(one, sharding, [ways[-1]] * len(one.parts)) if ways else None
+        plain = self._plan(one, sharding, [ways[0]] * len(one.parts)) if ways else None
+        if plain is None or self.pricer.step_time_s(plain) >= limit_s:
+            return None
+        least = self._plan(one, sharding, [ways[-1]] * len(one.parts))
         if least is None or any(stage.fits not in able for stage in estimate_of(least, self.pricer).stages):
             return None  # not even with all that can be made again
         at = [0] * len(one.parts)

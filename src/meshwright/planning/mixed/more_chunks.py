@@ -1,7 +1,8 @@
-"""Pipelines of more chunks than are tried at first, where bubbles take much of the quickest plans.
+"""Interleaved pipelines by themselves, and of more chunks than are tried at first where bubbles take much of a step.
 
-Among the usual numbers of chunks they would take the place of sequences that are quicker, so they are composed by
-themselves, over the same priced islands.
+Closed forms of 1F1B and of its interleaved form err in different ways: of the usual numbers of chunks some sets have no
+place among those of 1F1B that promise as much, and are quicker. More chunks would take the place of sequences that are
+quicker. Both are composed by themselves, over the same priced islands.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.budget import spent
-from meshwright.planning.compose.composer import FARTHEST, Composer
+from meshwright.planning.compose.composer import COMPOSED, FARTHEST, Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import MORE_CHUNKS
+from meshwright.planning.fewer_nodes import SMALL
 from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.specs.plan import ExecutionPlan
@@ -36,7 +38,30 @@ class MoreChunks:
     """Composer of the usual numbers of chunks."""
     first: Callable[[Composer, Sequence[IslandPart], int], list[PricedPlan]]
     """The first sets of a composer over some parts, so many of them priced in full."""
-    _of_more: Composer | None = field(default=None, init=False)
+    _of_more: tuple[Composer, Composer] | None = field(default=None, init=False)
+    """Composers of more chunks: beside pipelines of one chunk, and alone."""
+    _alone: Composer | None = field(default=None, init=False)
+
+    def alone(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
+        """The sets of interleaved pipelines alone, where they promise about the step of the plans found before.
+
+        Of a small batch closed forms tell less, and of few devices neighbours are worth more than what they promise
+        between plans: as many are priced as of all sets.
+
+        Args:
+            parts: the parts of the cluster.
+            found: plans over these parts, or some of them.
+        """
+        if not found or spent() or not {1} < {*self.composer.through.chunk_counts}:
+            return []
+        best_s = min(one.step_time_s for one in found)
+        if self._alone is None:
+            self._alone = self.composer.of_chunks_alone()
+        promised = self._alone.made(parts, 1)
+        if not promised or promised[0].step_s > FARTHEST * best_s:
+            return []
+        closely = self.composer.islands.small_batch or self.composer.cluster.devices <= SMALL
+        return self.first(self._alone, parts, COMPOSED if closely else FIRST)
 
     def quicker(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
         """The sets that are quicker than the plans found before over the same devices.
@@ -72,11 +97,13 @@ class MoreChunks:
         if bubble < BUBBLE * best_s or max(most_chunks(one.plan) for one in first) < MANY:
             return []
         if self._of_more is None:
-            self._of_more = self.composer.of_chunks(MORE_CHUNKS)
-        promised = self._of_more.made(parts, 1)
+            more = self.composer.of_chunks(MORE_CHUNKS)
+            self._of_more = more, more.of_chunks_alone()
+        promised = self._of_more[0].made(parts, 1)
         if not promised or promised[0].step_s > FARTHEST * best_s:
             return []
-        return [one for one in self.first(self._of_more, parts, FIRST) if one.step_time_s < best_s]
+        made = (one for composer in self._of_more for one in self.first(composer, parts, FIRST))
+        return [one for one in made if one.step_time_s < best_s]
 
 
 def most_chunks(plan: ExecutionPlan) -> int:

@@ -155,6 +155,7 @@ class NativeSource:
         found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
         found += self._idle.leaving_out(parts, best_s)
+        found += self._chunks.alone(parts, found)
         found += self._chunks.quicker(parts, found)
         found += self._near(found)
         if list(parts) == self.whole and len(parts) > 1 and not spent():

@@ -96,6 +96,7 @@ def least_step_s(
     devices: list[tuple[Hardware, int]],
     *,
     schedules: Sequence[str] | None = None,
+    ways: Sequence[LayerWays] | None = None,
 ) -> float:
     """Lower bound of the step of any plan, in seconds.
 
@@ -107,6 +108,7 @@ def least_step_s(
         devices: kinds of device and how many of each.
         schedules: the schedules that pipelines may have; any that ends each sequence in the step it starts in by
             default.
+        ways: `layer_ways` of each kind over all devices, where they are known.
 
     Returns:
         Seconds; plans whose experts drop tokens, or that keep their optimizer on the host, are not bounded.
@@ -119,7 +121,7 @@ def least_step_s(
     every = sum(count for _, count in devices)
     known = [schedule_named(name) for name in schedules or ()]
     whole = schedules is not None and not any(one.sections() > 1 or {Kind.W, Kind.I} & {*one.kinds} for one in known)
-    ways = [layer_ways(model, workload, hardware, every, whole=whole) for hardware, _ in devices]
+    ways = ways or [layer_ways(model, workload, hardware, every, whole=whole) for hardware, _ in devices]
     weights = WEIGHTS if all(one.flushes and not one.averages for one in known) else (0.0,)
     least_s = cost_s[:, :kinds].copy()
     cost_s[:, :kinds] = np.maximum(least_s, [way.device_s.min(axis=0) for way in ways])

@@ -83,6 +83,8 @@ class NativePipelines:
     """Chunks per stage that are tried where no number is pinned."""
     plain: NativePipelines | None = None
     """Where the pipelines without chunks through the same islands are found already."""
+    chunked: NativePipelines | None = None
+    """Where those with chunks are, which are all that count."""
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
     _beside: NativePipelines | None = field(default=None, init=False)
     _sums: dict[tuple[StageOptions, int], StageSums] = field(default_factory=dict)
@@ -99,6 +101,8 @@ class NativePipelines:
     def through(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest pipelines through all of these parts, in any order, quickest first."""
         use = use_of(parts)
+        if self.chunked is not None:
+            return [one for one in self.chunked.through(use) if one.chunks > 1]
         if use not in self._found:
             picks = self.promising(use, bisected=self.effort.bisected)
             if picks is not None and self.plain is not None:
@@ -115,6 +119,8 @@ class NativePipelines:
     def beside_others(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest few through all of these parts, for sets in which others stand beside them."""
         use = use_of(parts)
+        if self.chunked is not None:
+            return [one for one in self.chunked.beside_others(use) if one.chunks > 1]
         return self._found[use] if use in self._found else self.beside.through(use)
 
     @property

@@ -7,6 +7,7 @@ Stage i of S keeps S - i micro-batches in flight under 1F1B and (2 (S - 1 - i) +
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,9 @@ class StageRun:
     """The stages of all stage sequences on one island, one row per stage sequence and one place per strategy."""
 
     layer_s: Float[np.ndarray, "stage_sequences places"]
-    first_s: Float[np.ndarray, "stage_sequences places"]
-    last_s: Float[np.ndarray, "stage_sequences places"]
+    first_s: Float[np.ndarray, "stage_sequences places"] | None
+    last_s: Float[np.ndarray, "stage_sequences places"] | None
+    """Seconds of embedding and head, on the first island and on the last."""
     by_memory: Float[np.ndarray, "slots stage_sequences places"]
     """Layers that fit each stage; none behind the last one. Slots come first: sums over them take most of a search."""
     first_fit: Float[np.ndarray, "stage_sequences places"]
@@ -34,8 +36,9 @@ class StageRun:
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
         """The runs of some stage sequences."""
-        own = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "by_memory"}
-        return StageRun(by_memory=self.by_memory[:, index], **own)
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "by_memory"}
+        taken: dict[str, Any] = {name: None if values is None else values[index] for name, values in own.items()}
+        return StageRun(by_memory=self.by_memory[:, index], **taken)
 
     @classmethod
     def of(
@@ -98,11 +101,10 @@ class StageRun:
         fewest = np.where(here[..., None], fits, np.inf).min(axis=0)
         fits *= here[..., None]
         edge_s = front.edge_s[size, global_micro_batch, :width]
-        nothing = np.zeros_like(layer_s)
         return cls(
             layer_s=layer_s,
-            first_s=edge_s[..., 0] if first else nothing,
-            last_s=edge_s[..., 1] if last else nothing,
+            first_s=edge_s[..., 0] if first else None,
+            last_s=edge_s[..., 1] if last else None,
             by_memory=fits.astype(np.float32),
             first_fit=fits[0],
             last_fit=fits[stages - 1, every],
@@ -119,7 +121,7 @@ class StageRun:
         least = np.minimum(most, self.fewest)
         # Embedding and head take their part of one chunk of the first and of the last stage.
         for edge_s, own in ((self.first_s, self.first_fit), (self.last_s, self.last_fit)):
-            if edge_s.any():
+            if edge_s is not None:
                 edge = np.floor((chunk_s - edge_s) / self.layer_s + ROUNDING)
                 left = np.where(edge >= 1, np.minimum(edge + (v - 1) * each, own), 0.0)
                 total += left - np.minimum(most, own)

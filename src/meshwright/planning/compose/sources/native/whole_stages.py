@@ -189,13 +189,15 @@ def least_whole_s(
     Returns:
         No less than `least_step_s`.
     """
-    known_s = least_step_s(model, workload, list(devices), schedules=schedules)
     every, rows = sum(count for _, count in devices), float(model.vocab * model.hidden)
     if not bounds_stages(model, workload, every, schedules):
-        return known_s
+        return least_step_s(model, workload, list(devices), schedules=schedules)
+    # Tasks of the schedules in order are whole: both bounds know the same ways.
+    ways = [layer_ways(model, workload, hardware, every, whole=True) for hardware, _ in devices]
+    known_s = least_step_s(model, workload, list(devices), schedules=schedules, ways=ways)
     fleet = Fleet(
         devices=tuple(devices),
-        ways=tuple(layer_ways(model, workload, hardware, every, whole=True) for hardware, _ in devices),
+        ways=tuple(ways),
         between_bytes_per_s=between_bytes_per_s,
         head_s=tuple(
             sum(part_s(work, hardware, workload, quantised=False) for work in edge_works(model, "head"))

@@ -1,0 +1,18 @@
+"""Sets of interleaved pipelines keep their place beside those of 1F1B."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright import plan
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"),
+    [("llama-3.1-70b", "32xA100-40,8xH100", 12), ("gpt3-6.7b", "4xA100-80,8xH800", 24)],
+)
+def test_a_pinned_schedule_is_no_quicker_than_all_of_them(model: str, gpus: str, batch: int) -> None:
+    every = plan(model, gpus=gpus, global_batch=batch)
+    pinned = plan(model, gpus=gpus, global_batch=batch, schedule="interleaved")
+    step_s, pinned_s = (min(one.estimate.step_time_s for one in found.plans) for found in (every, pinned))
+    assert step_s <= pinned_s * (1 + 1e-9)
