@@ -128,6 +128,13 @@ COMMAND_LINE = [
     ("plan --lost 8xH100", 2, "--replan-from is missing"),
     (f"{PLAN} --seq 0 --top x", 2, "MW206", "--seq is '0'", "--top is 'x'"),
     ("size llama-3-8b --device H100 --days 3", 2, "MW206", "--tokens is missing"),
+    (
+        "size llama-3.2-1b --device H100 --step-time 1 --optimizer adamw:layerwise=1",
+        4,
+        "MW406",
+        "a search with",
+        "or leave layerwise out",
+    ),
     ("compare p.json#1 p.json#2 p.json#3", 2, "MW206", "no place for p.json#3", "two at a time"),
     ("run gpt-tiny --plan pp2 --devices 99999999", 2, "--devices is '99999999'", "1,024"),
     (f"plan llama-3-8b --cluster {LONG}", 2, "is not understood"),

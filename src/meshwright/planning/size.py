@@ -24,6 +24,7 @@ from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.planning.size_goal import CurvePoint, Goal
 from meshwright.planning.whole_run import whole_run
 from meshwright.search.block import ROUNDING
+from meshwright.search.geometry import check_searched
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -69,7 +70,11 @@ class Sizing:
             most: devices beyond which nothing is of use.
             known: enough devices, found elsewhere: of no more devices only plans that meet the goal are looked for, of
                 as many only quicker ones, so that what is tried without such a plan says nothing of its times.
+
+        Raises:
+            UnsupportedError: what is asked is priced of stated plans alone.
         """
+        check_searched(base.workload)
         self.known = known
         self.base, self.goal, self.pin, self.forbid = base, goal, pin, forbid
         self.refuses, self.most = target_rule(target), most
