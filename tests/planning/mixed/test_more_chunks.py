@@ -24,7 +24,7 @@ class _UsualChunks(MoreChunks):
 
 
 def _of_long_bubbles() -> PlanSet:
-    return plan("llama-3.1-70b", gpus="32x8xA100-80,5x8xH200", global_batch=256, seq_len=2048, top=3)
+    return plan("gpt3-175b", gpus="24x8xA100-80,4x8xH100", global_batch=48, seq_len=2048, top=3)
 
 
 def _quickest(found: PlanSet) -> tuple[float, ExecutionPlan]:
