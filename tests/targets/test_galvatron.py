@@ -146,6 +146,15 @@ def test_degrees_of_later_releases_are_those_of_the_plan(more: dict[str, object]
     assert (launch.row.format(), launch.problems) == (line, ())
 
 
+@pytest.mark.parametrize(("tensor", "context", "field"), [("2", "3", "cp_sizes_enc"), ("3", "1", "tp_sizes_enc")])
+def test_the_degree_that_divides_no_stage_is_named(tensor: str, context: str, field: str) -> None:
+    read = TARGETS["galvatron"].read
+    assert read is not None
+    columns = {"tp_sizes_enc": ",".join(tensor * 4), "cp_sizes_enc": ",".join(context * 4)}
+    launch = read({"galvatron_config.json": json.dumps(degrees(**columns))}, 8)
+    assert [problem.field for problem in launch.problems] == [field]
+
+
 @pytest.mark.parametrize("more", [{"vtp": 8}, {"vcp": 2}, {"vsp": 1}])
 def test_an_embedding_cut_otherwise_than_the_layers_is_refused(more: dict[str, object]) -> None:
     read = TARGETS["galvatron"].read

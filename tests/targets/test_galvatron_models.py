@@ -99,3 +99,53 @@ def test_a_model_of_other_layers_keeps_its_first_ones(layers: int) -> None:
     both = zip(cut.layers(), whole.layers(), strict=False)
     assert cut.num_layers == layers
     assert all(one == other for one, other in both)
+
+
+FOLLOWED = PATH.replace("${paths.sizes}", "sizes.yaml")
+DENSE = "\n".join(line for line in SIZES.splitlines() if "moe" not in line and "groups" not in line)
+GPT = DENSE.replace("RMSNorm", "LayerNorm").replace("rope", "learned_absolute").replace("unit: true", "unit: false")
+GPT += "\nadd_bias_linear: true\n"
+
+
+def test_another_key_of_the_file_says_where_the_sizes_are(tmp_path: Path) -> None:
+    report = checked(tmp_path, more=PATH)
+    assert report.violations == ()
+    assert report.inputs is not None
+    assert report.inputs.model.is_moe
+
+
+def test_the_trainers_own_keys_are_the_models_where_the_sizes_have_them_not(tmp_path: Path) -> None:
+    more = FOLLOWED + "    num_query_groups: 4\n    num_moe_experts: 8\n    moe_ffn_hidden_size: 1024\n"
+    report = checked(tmp_path, more=more, sizes=DENSE)
+    assert report.inputs is not None
+    assert report.inputs.model.is_moe
+    assert report.inputs.model == read_sizes(
+        tmp_path / "other", DENSE + more.replace(FOLLOWED, "").replace("    ", "\n")
+    )
+    assert report.launch is not None
+    assert not any(said.option.startswith("model.num") for said in report.launch.unpriced)
+
+
+def read_sizes(folder: Path, sizes: str) -> object:
+    folder.mkdir()
+    report = checked(folder, more=FOLLOWED, sizes=sizes)
+    assert report.inputs is not None
+    return report.inputs.model
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes", "what"),
+    [
+        ("moe_shared_expert_intermediate_size: 2048", SIZES, "model.moe_shared_expert_intermediate_size is 2048"),
+        ("num_query_groups: 8", GPT, "model.num_query_groups is 8"),
+        ("rotary_base: abc", SIZES, "model.rotary_base is 'abc'"),
+        ("norm_epsilon: [1]", SIZES, "model.norm_epsilon is [1]"),
+    ],
+)
+def test_what_no_layer_is_built_of_is_refused(tmp_path: Path, more: str, sizes: str, what: str) -> None:
+    assert checked(tmp_path, more=f"{FOLLOWED}    {more}\n", sizes=sizes).violations[0].what == what
+
+
+def test_groups_as_many_as_heads_and_numbers_as_text_are_read(tmp_path: Path) -> None:
+    more = f"{FOLLOWED}    num_query_groups: 32\n    norm_epsilon: 1e-5\n"
+    assert checked(tmp_path, more=more, sizes=GPT).violations == ()

@@ -7,13 +7,14 @@ Source: galvatron/utils/hf_config_adapter.py and core/runtime/args_schema.py of 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from meshwright.errors import Problem
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.huggingface import read_config
 from meshwright.library import models
 from meshwright.specs.model import ModelSpec
@@ -23,6 +24,7 @@ from meshwright.targets.keys import KeyReader
 
 _M = "model."
 _PATH = re.compile(r"^[ \t]*model_config_path[ \t]*:[ \t]*[\"']?([^\s\"'#$]+)", re.MULTILINE)
+_ELSEWHERE = re.compile(r"^[ \t]*model_config_path[ \t]*:[ \t]*[\"']?(\$\{[\w.]+\})", re.MULTILINE)
 _MEANT = re.compile(r"\$\{([\w.]+)\}")
 _OWN_PARTS = (
     *("normalization", "activation_func", "gated_linear_unit", "position_embedding_type", "apply_rope_fusion"),
@@ -38,7 +40,16 @@ _DEFAULTS = {
     "untie_embeddings_and_output_weights": True,
     "moe_router_topk": 2,
 }
+_SHARED, _GROUPS = "moe_shared_expert_intermediate_size", "num_query_groups"
+_READ = (
+    *(*_NAMED, *_NEEDED, *_DEFAULTS, _SHARED, _GROUPS, "num_moe_experts", "moe_ffn_hidden_size", "ffn_hidden_size"),
+    *("add_bias_linear", "add_qkv_bias", "qk_layernorm", "multi_latent_attention", "kv_channels"),
+    *("rotary_base", "norm_epsilon"),
+)
+"""Keys that a model is built of."""
 _FIX = "name the model before the file: check MODEL FILE"
+_DEEPEST = 16
+"""Keys that stand for one another."""
 
 
 def named(text: str) -> tuple[str, ...]:
@@ -47,7 +58,14 @@ def named(text: str) -> tuple[str, ...]:
     Args:
         text: the trainer's YAML.
     """
-    return tuple(path for path in _PATH.findall(text) if path.lower() not in ("null", "none", "~"))
+    paths = _PATH.findall(text)
+    if elsewhere := _ELSEWHERE.findall(text):
+        try:
+            whole = table_of(text, "YAML", "configuration of Galvatron's trainer")
+        except (InputError, UnsupportedError):  # told by who reads it
+            whole = {}
+        paths += [path for path in (_followed(whole, one) for one in elsewhere) if not _MEANT.search(path)]
+    return tuple(path for path in paths if path.lower() not in ("null", "none", "~"))
 
 
 def model_of(
@@ -63,9 +81,7 @@ def model_of(
     """
     path = reader.get(f"{_M}model_config_path")
     if path is not None:
-        path = str(path)
-        meant = _MEANT.fullmatch(path)
-        path = str(_value(whole, meant[1]) or path) if meant else path
+        path = _followed(whole, str(path))
         text = text_beside(files, PurePath(path).name)
         if text is None:
             why = "it says the sizes of the model, and is not beside the file that names it"
@@ -107,6 +123,17 @@ def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
     return replace(model, name=f"{model.name} of {layers} layers", runs=tuple(runs), notes=(*model.notes, note))
 
 
+def _followed(table: Mapping[str, Any], path: str) -> str:
+    """What a path stands for that may be `${...}`, the name of another key; itself where that says nothing."""
+    for _ in range(_DEEPEST):
+        meant = _MEANT.fullmatch(path)
+        found = None if meant is None else _value(table, meant[1])
+        if not isinstance(found, str):
+            break
+        path = found
+    return path
+
+
 def _value(table: Mapping[str, Any], path: str) -> Any:
     """What a dotted path names in a table; None where there is nothing."""
     found: Any = table
@@ -117,7 +144,7 @@ def _value(table: Mapping[str, Any], path: str) -> Any:
 
 def _described(reader: KeyReader, sizes: Keys, seq_len: int | None) -> ModelSpec | None:
     """The model of a YAML of sizes; a problem and None where a part of it is none that is built here."""
-    own = {name: reader.get(f"{_M}{name}") for name in {**sizes, **_DEFAULTS, **dict.fromkeys((*_NAMED, *_NEEDED))}}
+    own = {name: reader.get(f"{_M}{name}") for name in dict.fromkeys((*sizes, *_READ))}
     given = {name: value for name, value in own.items() if value is not None}
     sizes = {name: value for name, value in sizes.items() if value is not None}
     said = {**_DEFAULTS, **sizes, **given, **{name: sizes[name] for name in _OWN_PARTS if name in sizes}}
@@ -130,19 +157,21 @@ def _described(reader: KeyReader, sizes: Keys, seq_len: int | None) -> ModelSpec
         parts = f"{said['normalization']}, {said['position_embedding_type']} and these biases together"
         reader.refuse(f"{_M}model_config_path", name, f"{parts} make no layer that is known", _FIX)
         return None
+    if _refused(reader, said, family):
+        return None
     inner = said.get("ffn_hidden_size") or said.get("moe_ffn_hidden_size")
     config = {
         "model_type": family,
         "hidden_size": said["hidden_size"],
         "num_hidden_layers": said["num_layers"],
         "num_attention_heads": said["num_attention_heads"],
-        "num_key_value_heads": said.get("num_query_groups") or said["num_attention_heads"],
+        "num_key_value_heads": said.get(_GROUPS) or said["num_attention_heads"],
         "intermediate_size": inner or 4 * said["hidden_size"],
         "vocab_size": said["vocab_size"],
         "max_position_embeddings": seq_len or 4096,
         "tie_word_embeddings": not said["untie_embeddings_and_output_weights"],
-        "rope_theta": float(said.get("rotary_base") or 10000),
-        "rms_norm_eps": float(said.get("norm_epsilon") or 1e-5),
+        "rope_theta": _number(reader, said, "rotary_base", 10000.0),
+        "rms_norm_eps": _number(reader, said, "norm_epsilon", 1e-5),
     }
     if said.get("kv_channels"):
         config["head_dim"] = said["kv_channels"]
@@ -153,6 +182,33 @@ def _described(reader: KeyReader, sizes: Keys, seq_len: int | None) -> ModelSpec
             "intermediate_size": said.get("moe_ffn_hidden_size") or inner,
         }
     return read_config(config, name, source="YAML of Galvatron's trainer")
+
+
+def _refused(reader: KeyReader, said: Mapping[str, Any], family: str) -> bool:
+    """Whether a part is said that layers of the family are built without; with the problem."""
+    if said.get("num_moe_experts") and said.get(_SHARED):
+        why = "experts beside a shared one are not built of a YAML of sizes"
+        reader.refuse(f"{_M}{_SHARED}", said[_SHARED], why, _FIX)
+        return True
+    heads = said["num_attention_heads"]
+    if family == "gpt2" and said.get(_GROUPS) not in (None, heads):
+        why = f"layers with LayerNorm and learned positions have keys and values of all {heads} heads here"
+        reader.refuse(f"{_M}{_GROUPS}", said[_GROUPS], why, f"use {heads}, or {_FIX}")
+        return True
+    return False
+
+
+def _number(reader: KeyReader, said: Mapping[str, Any], name: str, default: float) -> float:
+    """A number above 0, which YAML may hold as text (1e-5); a problem and the default otherwise."""
+    value = said.get(name, default)
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isfinite(number) and number > 0:
+        return number
+    reader.refuse(f"{_M}{name}", value, "must be a number above 0", f"leave it out for {default:g}")
+    return default
 
 
 def _family(said: Mapping[str, Any]) -> str | None:

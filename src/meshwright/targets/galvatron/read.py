@@ -87,7 +87,11 @@ def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
     for degree, sharded, ulysses, recomputed, context, experts, cut in zip(*columns.values(), strict=True):
         size = degree * context
         if size < 1 or (world // pp) % size or gbs % (chunks * (world // pp // size)):
-            reader.refuse("tp_sizes_enc", degree, f"must divide the {world // pp} devices of a stage, and the batch")
+            why = f"must divide the {world // pp} devices of a stage, and the batch"
+            if context != 1 and degree > 0 and (world // pp) % degree == 0:
+                reader.refuse("cp_sizes_enc", context, f"times tp_sizes_enc {degree}, it {why}")
+            else:
+                reader.refuse("tp_sizes_enc", degree, why)
             return None
         if ulysses and degree > 1 and context > 1:
             why = "a layer is cut by heads (Ulysses) and by context at once"
