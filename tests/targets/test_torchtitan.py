@@ -383,3 +383,51 @@ def test_no_model_is_asked_for_while_the_configuration_is_open(tmp_path: Path) -
     file = tmp_path / "config_registry.py"
     file.write_text(REGISTRY)
     assert [one.field for one in check(file, search=False).violations] == ["config", "cluster"]
+
+
+@pytest.mark.parametrize(
+    ("function", "flavor", "model"),
+    [("qwen3_8b", "8B", "qwen3-8b"), ("qwen3_vl_8b", "8B", None), ("qwen3_5_4b", "4B", None)],
+)
+def test_a_folder_whose_name_begins_as_anothers_is_not_that(function: str, flavor: str, model: str | None) -> None:
+    text = OF_A_FOLDER.format(again="None").replace("deepseek_v3_16b", function).replace("16B", flavor)
+    found = TARGETS["torchtitan"].read({"config_registry.py": text}, devices=8)
+    assert found.model.get("name") == model
+
+
+ON_THE_WAY = """
+    config.activation_checkpoint.early_stop = True
+    config.activation_checkpoint.mode = mode
+    return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("again", "mode", "changed", "recompute"),
+    [
+        ('ActivationCheckpointConfig("full")', '"none"', False, "full"),
+        ('ActivationCheckpointConfig("selective", "1")', '"none"', False, "block"),
+        ("ActivationCheckpointConfig(mode=mode)", '"full"', False, "full"),
+        ("ActivationCheckpointConfig()", '"full"', True, "full"),
+        ("None", '"none"', True, "none"),
+        ("ActivationCheckpointConfig(mode=mode)", "chosen()", False, None),
+        ("ActivationCheckpointConfig(**mode)", "chosen()", False, None),
+        ("ActivationCheckpointConfig()", "chosen()", True, None),
+    ],
+)
+def test_recompute_is_read_however_it_is_said_or_asked_for(
+    again: str, mode: str, changed: bool, recompute: str | None
+) -> None:
+    text = OF_A_FOLDER.format(again=again)
+    text = text.replace("    return Trainer", f"    mode = {mode}\n    return Trainer")
+    if changed:
+        text = text.replace("return Trainer", "config = Trainer") + ON_THE_WAY
+    found = TARGETS["torchtitan"].read({"config_registry.py": text}, devices=8)
+    assert (None if found.row is None else found.row.recompute) == recompute
+    assert [question.field for question in found.questions] == ([] if recompute else ["activation_checkpoint"])
+
+
+def test_a_memory_budget_is_no_selective_recompute() -> None:
+    text = OF_A_FOLDER.format(again='ActivationCheckpointConfig(mode="memory_budget")')
+    found = TARGETS["torchtitan"].read({"config_registry.py": text}, devices=8)
+    assert [problem.field for problem in found.problems] == ["activation_checkpoint"]

@@ -63,7 +63,7 @@ WITHOUT_EFFECT = (
 _STEPS = "pipeline_parallel_microbatches"
 _EXPERT_TENSOR = "expert_tensor_parallel_degree"
 _EXCHANGES = "expert_parallel_comm_backend"
-_MODES = {"full": "FullAC", "none": "none"}
+_MODES = {"full": "FullAC", "none": "none", "selective": "SelectiveAC"}
 
 
 NAMES = {
@@ -124,7 +124,7 @@ def recomputed(table: Mapping[str, Any]) -> Keys:
     """
     mode, option = str(table.get("mode", "selective")).lower(), str(table.get("selective_ac_option", "2"))
     layers = mode == "selective" and option.isdecimal() and 0 < int(option) < 1000
-    return ({EVERY: int(option)} if layers else {}) | {RECOMPUTE: _MODES.get(mode, "SelectiveAC")}
+    return ({EVERY: int(option)} if layers else {}) | {RECOMPUTE: _MODES.get(mode, mode)}
 
 
 def _pipelines(flat: Keys, *, earlier: bool) -> None:

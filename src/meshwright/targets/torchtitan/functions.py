@@ -23,6 +23,10 @@ CONFIG = "config"
 """The function that is meant, as the option of that name says it."""
 _CLASSES = ("Trainer.Config", "TrainerConfig")
 """Ends of the names of the class: the second is a fork's."""
+_OPTIONS = ("mode", "selective_ac_option")
+"""Fields of `ActivationCheckpointConfig`, of releases before `FullAC`, that say what is computed again, in order."""
+_NO_MATTER = ("early_stop", "preserve_rng_state", "determinism_check", "debug", "memory_budget")
+"""Fields of it that change neither time nor memory of what those say."""
 _DEEPEST = 16
 """Functions that call one another."""
 
@@ -85,6 +89,8 @@ class _Made:
 
     keys: Keys
     unresolved: dict[str, str] = field(default_factory=dict)
+    again: dict[str, ast.expr] = field(default_factory=dict)
+    """What its `ActivationCheckpointConfig` says."""
 
 
 Locals = dict[str, ast.expr]
@@ -173,16 +179,24 @@ class _Module:
 
     def _set(self, made: _Made, path: list[str], value: ast.expr, values: Locals) -> None:
         """Set a field of a configuration, or a field of one of its sections."""
-        if isinstance(value, ast.Name) and value.id in values:
-            value = values[value.id]
+        value = _resolved(value, values)
         section, *inner = path
         if section == "model_spec" and not inner:
             self._model(made, value)
-        elif section == RECOMPUTE and not inner:
+        elif section == RECOMPUTE and inner and inner[0] in _OPTIONS:
+            self._recompute(made, {**made.again, inner[0]: value})
+        elif section == RECOMPUTE and inner:
+            if inner[0] not in _NO_MATTER:
+                made.unresolved[RECOMPUTE] = f"{'.'.join(path)} = {ast.unparse(value)}"[:60]
+        elif section == RECOMPUTE:
             made.unresolved.pop(RECOMPUTE, None)
             made.keys.pop(EVERY, None)
+            made.again = {}
             if isinstance(value, ast.Call) and _called(value) == "ActivationCheckpointConfig":
-                made.keys |= recomputed(self._arguments(value))  # of releases before FullAC and SelectiveAC
+                # Of `**options`, nothing is known but that they say it.
+                named = {given.arg or "mode": _resolved(given.value, values) for given in value.keywords}
+                placed = {name: _resolved(one, values) for name, one in zip(_OPTIONS, value.args, strict=False)}
+                self._recompute(made, {name: one for name, one in (placed | named).items() if name in _OPTIONS})
             elif isinstance(value, ast.Call):
                 made.keys[RECOMPUTE] = ast.unparse(value.func).removesuffix(".Config").rpartition(".")[2]
             elif isinstance(value, ast.Constant):
@@ -196,9 +210,21 @@ class _Module:
             for given in value.keywords:
                 self._field(made, section, str(given.arg), given.value, values)
 
+    def _recompute(self, made: _Made, again: dict[str, ast.expr]) -> None:
+        """Set what an `ActivationCheckpointConfig` says is computed again."""
+        table: Keys = {}
+        made.again = again
+        made.unresolved.pop(RECOMPUTE, None)
+        made.keys.pop(EVERY, None)
+        for name, value in again.items():
+            try:
+                table[name] = expression_value(value, self.constants)
+            except UNKNOWN:
+                made.unresolved[RECOMPUTE] = ast.unparse(value)[:60]
+        made.keys |= recomputed(table)
+
     def _field(self, made: _Made, section: str, name: str, value: ast.expr, values: Locals) -> None:
-        if isinstance(value, ast.Name) and value.id in values:
-            value = values[value.id]
+        value = _resolved(value, values)
         path = f"{section}.{name}"
         try:
             made.keys.setdefault(section, {})[name] = expression_value(value, self.constants)
@@ -230,6 +256,15 @@ class _Module:
             except UNKNOWN:
                 found[str(given.arg)] = ast.unparse(given.value)[:60]
         return found
+
+
+def _resolved(node: ast.expr, values: Locals) -> ast.expr:
+    """What a name stands for that a function assigns; other expressions as they are."""
+    for _ in range(_DEEPEST):
+        if not isinstance(node, ast.Name) or node.id not in values:
+            break
+        node = values[node.id]
+    return node
 
 
 def _called(node: ast.AST) -> str:
@@ -272,15 +307,22 @@ def _model_module(tree: ast.Module, functions: Iterable[str]) -> Iterator[tuple[
         if whole.startswith("torchtitan.models.") and any(name.name == "model_registry" for name in node.names):
             yield "module", whole.rsplit(".", 1)[1]
         elif node.level == 1 and not whole and any(name.name == "model_registry" for name in node.names):
-            yield from (("module", own) for own in MODULES if any(_begins(one, own) for one in functions))
+            found = {_folder(one) for one in functions} - {None}
+            yield from (("module", own) for own in MODULES if found == {own})
         elif node.level == 1 and whole == "model":
             for name in node.names:
-                if found := re.fullmatch(r"([A-Z]\w*?)Model", name.name):
-                    yield "module", _FOLDERS.get(found[1], found[1].lower())
+                if of := re.fullmatch(r"([A-Z]\w*?)Model", name.name):
+                    yield "module", _FOLDERS.get(of[1], of[1].lower())
 
 
-def _begins(function: str, folder: str) -> bool:
-    return function.lstrip("_").startswith(f"{folder}_")
+def _folder(function: str) -> str | None:
+    """The folder whose name a function begins with, the longest of several; None where it begins with none."""
+    own = [one for one in (*MODULES, *_OTHER_MODULES) if function.lstrip("_").startswith(f"{one}_")]
+    return max(own, key=len, default=None)
+
+
+_OTHER_MODULES = ("qwen3_vl", "qwen3_5")
+"""Folders of models that are not read, whose names begin as those of others."""
 
 
 _FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
