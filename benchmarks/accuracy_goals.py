@@ -141,7 +141,7 @@ What is known about what misses:
   ai/flashinfer, pull request 2899, 2026-03). So 16-bit products start at 0.85 of their timed .78 and come to .57 of the
   peak; products in 8 and 4 bits and attention run at the same clock, .74 of that in bursts, which leaves .62 and .52.
   Kernels that stream keep their rate, as memory keeps its clock. So priced and fitted again, sources left out are 6.5%
-  and 18.0% off instead of 6.7% and 17.7% (51 of 591 runs by more than a fifth, as before), SimuMax 5.6% and 13.8%
+  and 18.0% off instead of 6.7% and 17.7% (51 of 591 runs by more than a fifth), SimuMax 5.6% and 13.8%
   instead of 8.3% and 15.6%, Megatron-Bridge's tables 8.1% and 21.0% instead of 8.7% and 22.0%, MLPerf 4.4% and 14.9%
   instead of 5.0% and 14.2%: one run of eight B200 nodes of 2024, whose recipe is not published, is 20% too slow. Worse:
   Megatron-Bridge 26.04.01 7.6% (6.0%), dgxc-benchmarking of April 2025 5.4% (4.4%), all runs in 8 bits and less 6.3%
@@ -155,7 +155,7 @@ What is known about what misses:
   cooled by water, comes to .92 (one linearisation). Sources left out are then 6.4% and 17.6% off, SimuMax 1.9% and
   11.0%, which the other runs of boards bring about, MLPerf 4.6% and 14.9%, Megatron-Bridge 8.4% and 21.9%. With twice
   the doubt about how clocks follow the power limit, whose exponent then comes to 1.0, 6.4% and 17.9%, SimuMax 4.8% and
-  13.4%. Not priced yet: it needs a number for each device.
+  13.4%. Not priced: it needs a number for each device.
 * **Norms of queries and keys** are counted in memory and not in time. Timed as kernels of their own (a read and a write
   forward, two reads and a write backward), Qwen3's 65 rows take 1.2% longer and are 9.5% off instead of 9.2%, with the
   numbers as they are.

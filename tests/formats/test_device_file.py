@@ -81,7 +81,7 @@ def test_a_stated_level_of_products_leaves_those_of_other_formats() -> None:
 
     assert usual.sustained_clock < 1.0 == own.sustained_clock
     assert own.product_fraction(2) == 0.7
-    for element_bytes in (1, 0.5):
+    for element_bytes in (4, 1, 0.5):
         assert own.product_fraction(element_bytes) == pytest.approx(usual.product_fraction(element_bytes))
 
 

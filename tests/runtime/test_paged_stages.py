@@ -26,7 +26,7 @@ from meshwright.schedules.table import Kind
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.tiny import TINY
-from meshwright.zoo.training import ADAM, train_step
+from meshwright.zoo.training import ADAM, Adam, train_step
 
 LENGTH = 8
 PLAN = "mobius.pp2.vpp2.dp1.mbs1.gbs4.rc-full.off-wog"
@@ -142,3 +142,18 @@ def test_a_step_that_cannot_be_cut_is_not_run_whole_in_place_of_paged_stages() -
     method = PipeshardParallel(num_stages=2, schedule="mobius", chunks=2, paged=True, devices=jax.devices()[:2])
     with pytest.raises(InputError):
         parallelize(lambda state, batch: (state + batch.sum(), batch), method=method).lower(np.ones(4), np.ones((4, 4)))
+
+
+def test_stages_that_share_weights_on_one_device_still_take_turns() -> None:
+    own = training("gpt-tiny", "mobius.pp1.vpp2.dp1.mbs1.gbs2.off-wog")
+    found = own.step(jax.devices()).lower(*jax.eval_shape(lambda: (own.initial(), own.batch(0)))).program
+    assert sum(one.op is Op.RELOAD for one in found.lists[0]) == 3
+
+
+def test_weights_that_change_within_a_step_are_not_paged() -> None:
+    own = training(plan="1f1b.pp2.dp1.mbs1.gbs4")
+    method = PipeshardParallel(
+        num_stages=2, num_micro_batches=4, schedule="pipedream", updates=4, paged=True, devices=jax.devices()[:2]
+    )
+    with pytest.raises(UnsupportedError, match="paged stages with 4 updates"):
+        parallelize(train_step(own.model(), Adam(clip=None), 0), method=method).lower(own.initial(), own.batch(0))

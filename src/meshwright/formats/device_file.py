@@ -192,7 +192,7 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     # Those two are of the generation's levels: beside a level of the device's own they say nothing.
     if "gemm_fraction" in data and "burst_fraction" not in data:
         values["burst_fraction"] = 0.0
-        for name in ("gemm_fraction_fp8", "gemm_fraction_fp4"):
+        for name in ("gemm_fraction_fp32", "gemm_fraction_fp8", "gemm_fraction_fp4"):
             values.setdefault(name, getattr(base, name) * base.sustained_clock)
     if "flash_forward_fraction" in data:
         values.setdefault("flash_trained_share", 1.0)

@@ -236,7 +236,7 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
         own_plan = decided_plan(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
     if order.paged:
-        check_paged(meshes)
+        check_paged(meshes, order.updates)
     idle = idle_devices_notice(step, stages, shardings, meshes)
     for said in idle:
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)

@@ -33,16 +33,22 @@ def on_host(function: Callable[..., Sequence[Any]], stays: Sequence[bool]) -> Ca
     return run
 
 
-def check_paged(meshes: Sequence[Mesh]) -> None:
+def check_paged(meshes: Sequence[Mesh], updates: int) -> None:
     """Whether stages can be paged from host memory.
 
     Args:
         meshes: the devices of each stage.
+        updates: the number of updates of the weights in a step.
 
     Raises:
-        UnsupportedError: a stage has several devices, or the devices cannot read the memory of the host.
+        UnsupportedError: a stage has several devices, weights change within a step, or the devices cannot read the
+            memory of the host.
     """
     problems = []
+    if updates > 1:
+        why = "weights come while the stage before them computes, and change only behind all micro-batches"
+        what, fix = f"paged stages with {updates} updates in a step", "mobius, or another schedule with one update"
+        problems.append(Problem(what=what, why=why, fix=fix, field="paged"))
     if (most := max(mesh.size for mesh in meshes)) > 1:
         why, fix = "a stage is reloaded to one device", "num_stages as large as the number of devices"
         problems.append(Problem(what=f"paged stages of {most} devices", why=why, fix=fix, field="paged"))

@@ -44,6 +44,8 @@ class _Turn:
 
     first: int
     """Place of the first of them."""
+    stage: str
+    """The stage, by its number."""
     weights: dict[int, int] = field(default_factory=dict)
     """Buffers in host memory that they read, each with its copy on the device."""
 
@@ -95,12 +97,14 @@ class _Mesh:
                 _to_host(self.buffers, one.writes)
 
     def _turns(self) -> list[_Turn]:
-        """Tasks in turns: a turn ends where a task reads weights of which the turn has read none."""
+        """Tasks in turns: a turn ends where a task is of another stage."""
         turns: list[_Turn] = []
         for place, one in enumerate(self.instructions):
             own = [buffer for buffer in one.reads if self.buffers[buffer].host] if self._is_task(one) else []
-            if own and (not turns or turns[-1].weights.keys().isdisjoint(own)):
-                turns.append(_Turn(first=place))
+            # Tasks are labelled by kind, stage and micro-batch: F2.0.
+            stage = one.label.partition(".")[0][1:]
+            if own and (not turns or turns[-1].stage != stage):
+                turns.append(_Turn(first=place, stage=stage))
             for buffer in own:
                 if buffer not in turns[-1].weights:
                     turns[-1].weights[buffer] = self._new(buffer, host=False)

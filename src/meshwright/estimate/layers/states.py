@@ -333,7 +333,7 @@ def _product_s(product: MatrixProduct, hardware: Hardware, workload: Workload) -
     efficiency = hardware.efficiency
     peak, fraction = hardware.head_flop_per_s, hardware.head_fraction
     if product.fp32:
-        peak, fraction = hardware.scalar_flop_per_s, efficiency.gemm_fraction_fp32 * hardware.software.product_share
+        peak, fraction = hardware.scalar_flop_per_s, efficiency.product_fraction(4.0) * hardware.software.product_share
     size = 4.0 if product.fp32 else workload.precision.bytes_of("activations")
     seconds = compute.gemm_s(
         np.asarray(product.m, dtype=float),

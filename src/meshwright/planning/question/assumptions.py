@@ -74,7 +74,7 @@ def job_assumptions(
         value = f"FSDP keeps them whole on every rank and scatters them once a step where it adds up {where} (no_sync)"
         found.append(Assumption(name="gradients", value=value, basis="literature"))
     efficiency = group.device.efficiency
-    fraction = efficiency.product_fraction(min(DTYPE_BYTES[compute], 2))
+    fraction = efficiency.product_fraction(DTYPE_BYTES[compute])
     value = f"large products reach {significant(100 * fraction, 2)}% of the dense peak"
     if math.isinf(efficiency.product_curve(compute).joint):
         value += f"; rates of smaller ones follow a roofline, none was timed in {compute}"

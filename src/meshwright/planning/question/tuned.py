@@ -102,10 +102,11 @@ def _lora_problems(model: ModelSpec, lora: Lora, *, typed: bool) -> Iterator[Pro
     least = min if typed or _by_name(lora) else max
     narrow = least(widths, default=(lora.rank, ""))
     if lora.rank > narrow[0]:
+        others = f", or targets without {narrow[1]}" if len({name for _, name in widths}) > 1 else ""
         yield Problem(
             what=f"LoRA rank {lora.rank} is above the width {narrow[0]} of {narrow[1]} of {model.name}",
             why="an adapter of a higher rank than its module holds more than the module itself",
-            fix=f"use a rank of at most {narrow[0]}, usually 8 to 64, or targets without {narrow[1]}",
+            fix=f"use a rank of at most {narrow[0]}, usually 8 to 64{others}",
             field="lora",
         )
     for _, last in lora.layers:
