@@ -193,7 +193,7 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     if "gemm_fraction" in data and "burst_fraction" not in data:
         values["burst_fraction"] = 0.0
         for name in ("gemm_fraction_fp32", "gemm_fraction_fp8", "gemm_fraction_fp4"):
-            values.setdefault(name, getattr(base, name) * base.sustained_clock)
+            values.setdefault(name, round(getattr(base, name) * base.sustained_clock, 10))
     if "flash_forward_fraction" in data:
         values.setdefault("flash_trained_share", 1.0)
     if "source" in values:

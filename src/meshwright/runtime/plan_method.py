@@ -95,7 +95,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int, grid: DeviceGr
     from meshwright.zoo.splits import block_split, split_axes
 
     check_runs(row)
-    paged = schedule_named(row.schedule).pages
+    paged = bool(row.offload) and schedule_named(row.schedule).pages
     if row.offload and not paged:
         why = "your own training step decides where its states are kept"
         what = f"off-{row.offload} does not run with your own training step"

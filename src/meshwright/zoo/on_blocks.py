@@ -136,7 +136,9 @@ def _in_parts(part: Callable[..., Any], count: int, weights: Any, x: Any, keys: 
     Source: Wang et al. 2024 (Domino, arXiv 2409.15241), section 3.1.
     """
     own = jax.tree.map(held.of_this_rank, weights)
-    parts = [jax.tree.map(lambda whole: jnp.split(whole, count)[at], (x, keys)) for at in range(count)]  # noqa: B023
+    leaves, tree = jax.tree.flatten((x, keys))
+    # Split once: the gradients of its parts are then put together, where those of several splits would be added.
+    parts = [tree.unflatten(ones) for ones in zip(*(jnp.split(leaf, count) for leaf in leaves), strict=True)]
     made = [part(own, samples, drawn, held) for samples, drawn in parts]
     return jax.tree.map(lambda *ones: jnp.concatenate(ones), *made)
 

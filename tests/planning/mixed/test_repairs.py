@@ -44,7 +44,7 @@ def test_a_repair_keeps_the_batch_that_follows_the_devices() -> None:
         plan("mistral-7b", gpus="1xRTX4090", offload="activations")
     assert "free a pin" not in str(caught.value)
     options = [one.option for one in caught.value.repairs]
-    assert "--offload optimizer,weights" in options
+    assert any(option.startswith("--offload optimizer") for option in options)
     assert any(option.startswith("--gpus 7x") and option.endswith("--gbs 16") for option in options)
 
 

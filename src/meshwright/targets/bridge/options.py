@@ -156,7 +156,7 @@ _OF_2025 = (("-m", "--model_name"), ("-s", "--model_size"))
 """A model's name and its size, in the options of scripts/performance of releases up to 0.2."""
 
 
-_OF_A_RECIPE = re.compile(r"_(?:pretrain|sft|peft|finetune|perf)?(?:_\d+gpu_\w+?)?_?config$")
+_OF_A_RECIPE = re.compile(r"_(?:pretrain|sft|peft|finetune|perf)?(?:_\d{1,6}gpu_\w{1,40}?)?_?config$")
 """The end of a recipe's name behind that of its model."""
 
 
