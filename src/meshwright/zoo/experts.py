@@ -6,7 +6,7 @@ batch may be split anywhere. Source: Lepikhin et al. 2020, GShard, algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -140,9 +140,7 @@ def _on_devices(
         return sent_once(grid, of_each, x, visits, weights_of, mlps, hot, everywhere=kind.gathers)
     if grid is not None and grid.expert and how.drop_duplicates and hot is None and not kind.moves:
         return without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
-    arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
-    made = through_experts(grid, of_each, arrived, how, hot)
-    return jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+    return _placed(x, send, take, lambda arrived: through_experts(grid, of_each, arrived, how, hot))
 
 
 def _on_rank(
@@ -159,9 +157,13 @@ def _on_rank(
     if grid.expert and (kind.once or kind.gathers):
         visits, weights_of = send.sum(-1), take.sum(-1).astype(x.dtype)
         return once_on_rank(grid, mlps, of_each, x, visits, weights_of, hot, everywhere=kind.gathers)
+    return _placed(x, send, take, lambda arrived: TokenExchange(grid, how).brought(of_each, arrived, hot))
+
+
+def _placed(x: jax.Array, send: jax.Array, take: jax.Array, made: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """What experts make of the tokens in their places, back at the tokens that took these."""
     arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
-    made = TokenExchange(grid, how).brought(of_each, arrived, hot)
-    return jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+    return jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made(arrived))
 
 
 def over_data(grid: DeviceGrid, how: ExpertParallel) -> bool:
