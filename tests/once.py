@@ -48,6 +48,15 @@ def printed(*words: str) -> str:
     )
 
 
+def folder(name: str) -> Path | None:
+    """A folder of this name that lasts as long as the session, the same for all its workers; none outside of one."""
+    if KEPT not in os.environ:
+        return None
+    kept = Path(os.environ[KEPT]) / name
+    kept.mkdir(exist_ok=True)
+    return kept
+
+
 def made(name: str, make: Callable[[], str]) -> str:
     """What a function makes, called by the first that asks for it by its name, and by all outside of a session."""
     if KEPT not in os.environ:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ import pytest
 from meshwright.cli import main
 from meshwright.library.devices import devices
 from meshwright.library.models import names
+from tests import once
 from tests.virtual_devices import QUICK_COMPILATION
 
 ROOT = Path(__file__).parents[1]
@@ -73,21 +75,27 @@ ALL = [example for page in PAGES for example in examples(page) if example.comman
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages' commands read."""
-    where = tmp_path_factory.mktemp("docs")
+    """A folder with the files that the pages' commands read, the same for all workers of a session."""
+    where = once.folder("docs") or tmp_path_factory.mktemp("docs")
+    GIVEN.update(json.loads(once.made("files of pages", lambda: json.dumps(given_in(where)))))
+    return where
+
+
+def given_in(where: Path) -> list[str]:
+    """Write the files that no command of the pages writes, and name them."""
     answered("meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json", where)
     run("meshwright export plans.json --to megatron -o launched", where)
-    (where / "launch.sh").write_bytes((where / "launched" / "train.sh").read_bytes())
-    for name in ("plan.json", "a.json", "b.json"):
-        (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
+    texts = {"launch.sh": (where / "launched" / "train.sh").read_text()}
+    texts |= dict.fromkeys(("plan.json", "a.json", "b.json"), (where / "launched" / "plan.json").read_text())
     for page in PAGES:
-        for name, text in re.findall(
+        texts |= re.findall(
             r"^`([\w.-]+\.(?:json|csv|toml|sh|yaml))`:\n\n```(?:json|csv|toml|bash|yaml)\n(.*?)^```",
             page.read_text(),
             re.M | re.S,
-        ):
-            (where / name).write_text(text)
-    return where
+        )
+    for name, text in texts.items():
+        (where / name).write_text(text)
+    return [*texts, "launched"]
 
 
 def written_by(command: str) -> str | None:
@@ -116,18 +124,22 @@ WRITERS = {
     name: one.command for one in reversed([*ALL, *commands_without_output()]) if (name := written_by(one.command))
 }
 """The first example that writes each file or folder."""
-ANSWERED: dict[tuple[str, Path], subprocess.CompletedProcess[str]] = {}
+GIVEN: set[str] = set()
+"""Files and folders of the folder that no example has to write."""
 
 
 def answered(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     """What an example prints, run once, after those examples that write what it reads: tests run in any order."""
     for name, writer in WRITERS.items():
         read = re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", command)
-        if read and name != written_by(command) and not (where / name).exists():
+        if read and name != written_by(command) and name not in GIVEN:
             answered(writer, where)
-    if (command, where) not in ANSWERED:
-        ANSWERED[command, where] = run(command, where)
-    return ANSWERED[command, where]
+
+    def ran() -> str:
+        done = run(command, where)
+        return json.dumps([done.returncode, done.stdout, done.stderr])
+
+    return subprocess.CompletedProcess(command, *json.loads(once.made(f"{where}: {command}", ran)))
 
 
 OF_THEIR_OWN = ("run", "verify", "profile", "doctor", "serve")
