@@ -18,7 +18,15 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.parameters import parameter
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import LETTERS_A_STEP, MAX_DEPTH, ScriptCommand, ScriptState, Shell, TooMuch
-from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at, torn_at
+from meshwright.formats.shell.syntax import (
+    assigned,
+    file_name,
+    is_aside,
+    leading_assignments,
+    parse,
+    text_at,
+    torn_at,
+)
 from meshwright.formats.shell.values import (
     Fragment,
     ScriptLine,
@@ -211,51 +219,33 @@ class Evaluator:
 
     def command(self, node: Node, source: Source, shell: Shell, redirects: list[Node] | None = None) -> None:
         """A simple command: a function, something of the shell itself, or a program."""
-        expander = self.expander(source, shell)
-        place = source.place(node.start_byte)
         torn = torn_at(node, source)
         if torn is not None:
             # The grammar joins lines that bash takes one by one.
-            start, end = node.start_byte, node.end_byte
-            for first, last in ((start, torn), (torn, end)):
-                self.script(Source.of_value(source.pieces(source.text[first:last], first), place), shell)
+            for first, last in ((node.start_byte, torn), (torn, node.end_byte)):
+                pieces = source.pieces(source.text[first:last], first)
+                self.script(Source.of_value(pieces, source.place(node.start_byte)), shell)
             return
-        words: list[Value] = []
-        prefix: list[Node] = []
-        inner = list(redirects or ())
-        for child in node.children:
-            if child.type == "variable_assignment" and not words:
-                prefix.append(child)
-            elif child.type.endswith("_redirect"):
-                inner.append(child)
-            elif child.is_named and child.type != "comment":
-                words += expander.fields(child.start_byte, child.end_byte)
-        # Words behind a heredoc's mark stand below the redirect in the tree.
-        for redirect in inner:
-            if redirect.type == "heredoc_redirect":
-                for argument in redirect.children_by_field_name("argument"):
-                    words += expander.fields(argument.start_byte, argument.end_byte)
+        redirects = [*(redirects or ()), *(child for child in node.children if child.type.endswith("_redirect"))]
+        words = self._words(node, redirects, source, shell)
         while words and not known_text(words[0]) and words[0] and only_unset(words[0]):
             shell.assume_unset(words[0])  # `$LAUNCHER python ...`
             words = words[1:]
-        stdin, target, append, rest = streams.streams(self, inner, source, shell)
-        held_in, held_out = shell.stdin, shell.output
-        shell.stdin = stdin if stdin is not None else shell.stdin
-        if target is not None:
-            shell.output = []
-        try:
-            self.call(words, prefix, place, source, shell)
-        finally:
-            printed, shell.output = shell.output, held_out
-            if stdin is not None:
-                shell.stdin = held_in
-        if target is not None:
-            streams.write_stream(self, target, tuple(p for value in printed or () for p in value), append)
-        piped = next((child for r in inner for child in r.children if child.type == "pipeline"), None)
-        if piped is not None:
-            self.run(piped, source, shell)
-        for mark, right in rest:
-            control.chain(self, mark, right, source, shell)
+
+        def called() -> None:
+            self.call(words, leading_assignments(node), source.place(node.start_byte), source, shell)
+
+        streams.redirected(self, redirects, source, shell, called)
+
+    def _words(self, node: Node, redirects: list[Node], source: Source, shell: Shell) -> list[Value]:
+        """Words of a command, those behind a heredoc's mark included, which stand below the redirect in the tree."""
+        leading, heredocs = leading_assignments(node), [one for one in redirects if one.type == "heredoc_redirect"]
+        parts = [
+            *(child for child in node.children if child.is_named and child not in leading and not is_aside(child)),
+            *(argument for one in heredocs for argument in one.children_by_field_name("argument")),
+        ]
+        expander = self.expander(source, shell)
+        return [word for part in parts for word in expander.fields(part.start_byte, part.end_byte)]
 
     def call(self, words: list[Value], prefix: list[Node], place: ScriptLine, source: Source, shell: Shell) -> None:
         """Run a command whose words are known."""
@@ -349,6 +339,6 @@ _STATEMENTS: dict[str, Callable[[Evaluator, Any, Source, Shell], None]] = {
     "variable_assignments": Evaluator.assignments,
     "declaration_command": Evaluator.declaration,
     "unset_command": Evaluator.unset,
-    "redirected_statement": streams.redirected,
+    "redirected_statement": streams.redirected_body,
     "command": Evaluator.command,
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from meshwright.formats.shell.control import chain
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-def redirected(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+def redirected_body(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+    """Run a command or block with redirects behind it."""
     body = node.child_by_field_name("body")
     redirects = [child for child in node.children if child.type.endswith("_redirect")]
     if body is None:
@@ -25,16 +28,30 @@ def redirected(evaluator: Interpreter, node: Node, source: Source, shell: Shell)
     if body.type == "command":
         evaluator.command(body, source, shell, redirects)
         return
+    redirected(evaluator, redirects, source, shell, partial(evaluator.run, body, source, shell))
+
+
+def redirected(
+    evaluator: Interpreter, redirects: list[Node], source: Source, shell: Shell, act: Callable[[], None]
+) -> None:
+    """Act with what redirects give to read and where they print; then run what stands behind a heredoc's mark."""
     stdin, target, append, rest = streams(evaluator, redirects, source, shell)
-    twin_in = shell.stdin
-    shell.stdin = stdin if stdin is not None else shell.stdin
-    held, shell.output = shell.output, [] if target is not None else shell.output
+    outer_in, outer_out = shell.stdin, shell.output
+    if stdin is not None:
+        shell.stdin = stdin
+    if target is not None:
+        shell.output = []
     try:
-        evaluator.run(body, source, shell)
+        act()
     finally:
-        printed, shell.output, shell.stdin = shell.output, held, twin_in
+        printed, shell.output = shell.output, outer_out
+        if stdin is not None:
+            shell.stdin = outer_in
     if target is not None:
         write_stream(evaluator, target, tuple(p for value in printed or () for p in value), append)
+    piped = next((child for one in redirects for child in one.children if child.type == "pipeline"), None)
+    if piped is not None:
+        evaluator.run(piped, source, shell)
     for mark, right in rest:
         chain(evaluator, mark, right, source, shell)
 

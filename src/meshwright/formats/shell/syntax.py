@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from meshwright.formats.shell.source import Source
@@ -84,6 +84,17 @@ def redirects_of(nodes: list[Node]) -> Iterator[Node]:
         yield node
         if node.type == "heredoc_redirect":
             yield from (child for child in node.children if child.type in ("file_redirect", "herestring_redirect"))
+
+
+def is_aside(node: Node) -> bool:
+    """Whether a part of a command is none of its words: a redirect or a comment."""
+    return node.type == "comment" or node.type.endswith("_redirect")
+
+
+def leading_assignments(node: Node) -> list[Node]:
+    """Assignments in front of the words of a command."""
+    parts = (child for child in node.children if not is_aside(child))
+    return list(takewhile(lambda child: child.type == "variable_assignment", parts))
 
 
 def assigned(node: Node, source: Source) -> set[str]:

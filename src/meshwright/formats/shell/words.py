@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from meshwright.formats.shell import patterns
 from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
 from meshwright.formats.shell.braces import braces
-from meshwright.formats.shell.closing import BLANKS, closing, closing_brace, closing_quote
+from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import MAX_DEPTH, MAX_FIELDS, Shell, TooMuch
+from meshwright.formats.shell.state import MAX_DEPTH, Shell, TooMuch
+from meshwright.formats.shell.stretches import Part, divided
 from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, is_whole, known_text, unknown_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of a word: one value, or the words of `"$@"`."""
-
-    value: Value
-    quoted: bool
-    split: bool = False
-    """Whether it is divided at blanks."""
-    words: tuple[Value, ...] | None = None
+_MARK = re.compile(r"[\\'\"$`<]")
+"""Letters that may not stand for themselves."""
+QUOTING = {"string": '"\\$`', "heredoc": "\\$`"}
+"""Kinds of text in which quotes are letters, and what a backslash quotes there."""
 
 
 _OF_NODE = "NODE_RANK"
@@ -78,9 +71,9 @@ class Expander:
             found: list[Value] = []
             for way in ways:
                 inner = self.of(self.source.part(way, start))
-                found += _divided(inner.parts(0, len(way)), self.marks)
+                found += divided(inner.parts(0, len(way)), self.marks)
             return found
-        return _divided(self.parts(start, end), self.marks)
+        return divided(self.parts(start, end), self.marks)
 
     def string(self, start: int, end: int) -> Value:
         """One string, as on the right of an assignment: nothing is divided."""
@@ -112,66 +105,74 @@ class Expander:
 
     def scan(self, start: int, end: int, mode: str) -> Iterator[Part]:
         """Stretches of a text; `mode` is word, pattern, string (inside double quotes) or heredoc."""
-        text, at, from_ = self.source.text, start, start
-        quoting = mode in ("string", "heredoc")
-
-        def plain(until: int) -> Iterator[Part]:
-            if until > from_:
-                yield Part(self.source.pieces(text[from_:until], from_), quoting)
-
+        text, at, plain_from = self.source.text, start, start
         if mode == "word" and text.startswith("~", start) and (end == start + 1 or text[start + 1] in "/:"):
             yield Part((Fragment("", self.source.place(at), self.shell.unset("HOME", self.source.place(at))),), True)
-            at = from_ = start + 1
-        while at < end:
-            char = text[at]
-            if char == "\\":
-                yield from plain(at)
-                following = text[at + 1 : at + 2] if at + 1 < end else ""
-                if following == "\n":
-                    pass
-                elif quoting and following not in ('"\\$`' if mode == "string" else "\\$`"):
-                    yield Part(self.source.pieces(char + following, at), True)
-                else:
-                    yield Part(self.source.pieces(following or char, at), True)
-                at += 2
-                from_ = at
-            elif char == "'" and not quoting:
-                yield from plain(at)
-                close = text.find("'", at + 1, end)
-                close = end if close < 0 else close
-                yield Part(self.source.pieces(text[at + 1 : close], at + 1), True)
-                at = from_ = close + 1
-            elif char == '"' and mode != "heredoc" and mode != "string":
-                yield from plain(at)
-                close = closing_quote(text, at + 1, end)
-                inner = list(self.scan(at + 1, close, "string"))
-                yield from inner
-                if not inner:
-                    yield Part((), True)
-                at = from_ = close + 1
-            elif char == "$" and text[at + 1 : at + 2] in ("'", '"') and not quoting:
-                yield from plain(at)
+            at = plain_from = start + 1
+        while mark := _MARK.search(text, at, end):
+            at = mark.start()
+            found = self._stretch(at, end, mode)
+            if found is None:
                 at += 1
-                if text[at] == "'":
-                    close = _ansi_end(text, at + 1, end)
-                    yield Part(self.source.pieces(_ansi(text[at + 1 : close]), at + 1), True)
-                    at = close + 1
-                from_ = at
-            elif char in "$`" or (char == "<" and mode == "word" and text.startswith("(", at + 1)):
-                found, behind = self.expansion(at, end)
-                if found is None:
-                    at += 1
-                    continue
-                yield from plain(at)
-                values, many = found
-                if many and (quoting or mode == "pattern"):
-                    yield Part((), quoting, words=tuple(values))
-                else:
-                    yield Part(_joined(values), quoting, split=not quoting and mode == "word")
-                at = from_ = behind
-            else:
-                at += 1
-        yield from plain(min(at, end))
+                continue
+            yield from self._plain(plain_from, at, mode)
+            parts, at = found
+            yield from parts
+            plain_from = at
+        yield from self._plain(plain_from, end, mode)
+
+    def _plain(self, start: int, end: int, mode: str) -> list[Part]:
+        """Letters that stand for themselves."""
+        if end <= start:
+            return []
+        return [Part(self.source.pieces(self.source.text[start:end], start), mode in QUOTING)]
+
+    def _stretch(self, at: int, end: int, mode: str) -> tuple[Sequence[Part], int] | None:
+        """Parts of the escape, quote or expansion at a position, and what follows; None of a letter like any other."""
+        char, following = self.source.text[at], self.source.text[at + 1 : at + 2]
+        if char == "\\":
+            return self._escaped(at, end, mode)
+        if mode not in QUOTING:
+            if char == "'":
+                return self._quoted(at, end)
+            if char == '"':
+                close = closing_quote(self.source.text, at + 1, end)
+                return list(self.scan(at + 1, close, "string")) or [Part((), True)], close + 1
+            if char == "$" and following == "'":
+                close = _ansi_end(self.source.text, at + 2, end)
+                letters = _ansi(self.source.text[at + 2 : close])
+                return [Part(self.source.pieces(letters, at + 2), True)], close + 1
+            if char == "$" and following == '"':
+                return [], at + 1
+        if char in "$`" or (char == "<" and following == "(" and mode == "word"):
+            return self._expanded(at, end, mode)
+        return None
+
+    def _escaped(self, at: int, end: int, mode: str) -> tuple[Sequence[Part], int]:
+        """A backslash and what it quotes; inside quotes it is a letter in front of most others."""
+        following = self.source.text[at + 1 : min(at + 2, end)]
+        if following == "\n":
+            return [], at + 2
+        kept = mode in QUOTING and following not in QUOTING[mode]
+        letters = "\\" + following if kept else following or "\\"
+        return [Part(self.source.pieces(letters, at), True)], at + 2
+
+    def _quoted(self, at: int, end: int) -> tuple[Sequence[Part], int]:
+        """What stands between single quotes."""
+        text = self.source.text
+        close = text.find("'", at + 1, end)
+        close = end if close < 0 else close
+        return [Part(self.source.pieces(text[at + 1 : close], at + 1), True)], close + 1
+
+    def _expanded(self, at: int, end: int, mode: str) -> tuple[Sequence[Part], int] | None:
+        """What an expansion gives."""
+        found, behind = self.expansion(at, end)
+        if found is None:
+            return None
+        values, many = found
+        if many and mode != "word":
+            return [Part((), mode in QUOTING, words=tuple(values))], behind
+        return [Part(_joined(values), mode in QUOTING, split=mode == "word")], behind
 
     def expansion(self, at: int, end: int) -> tuple[tuple[list[Value], bool] | None, int]:
         """Values of the `$...` or backtick at a position, whether they are the words of an array, and what follows."""
@@ -347,44 +348,6 @@ def _joined(values: tuple[Value, ...] | list[Value], mark: str = " ") -> Value:
             found.append(Fragment(mark, value[0].place if value else ScriptLine("", 0)))
         found += value
     return tuple(found)
-
-
-def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
-    """Words of stretches: unquoted values are divided at blanks, words of an array stay whole.
-
-    Args:
-        parts: the parts of the word.
-        marks: what divides in the place of blanks, where IFS is set.
-    """
-    letters = re.escape(marks) if marks else BLANKS
-    chunks = re.compile(r"(?s).+" if marks == "" else f"[{letters}]+|[^{letters}]+")
-    done: list[Value] = []
-    current: list[Fragment] | None = None
-    for part in parts:
-        if part.words is not None:
-            for number, word in enumerate(part.words):
-                if number:
-                    done.append(tuple(current or ()))
-                    current = []
-                current = [*(current or []), *word]
-        elif part.split:
-            for piece in part.value:
-                if piece.unknown is not None:
-                    current = [*(current or []), piece]
-                    continue
-                for chunk in chunks.findall(piece.text):
-                    if marks == "" or chunk[0] not in (marks or BLANKS):
-                        current = [*(current or []), Fragment(chunk, piece.place)]
-                    elif current is not None:
-                        done.append(tuple(current))
-                        current = None
-        elif part.value or part.quoted:
-            current = [*(current or []), *part.value]
-        if len(done) > MAX_FIELDS:
-            raise TooMuch("a command has too many words")
-    if current is not None:
-        done.append(tuple(current))
-    return done
 
 
 def _ansi_end(text: str, at: int, end: int) -> int:
