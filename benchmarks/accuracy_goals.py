@@ -150,12 +150,12 @@ What is known about what misses:
   Hopper's and Ampere's come to .94 and gain nothing. With waits of the host behind each transfer between stages, 0.4
   ms, 6.6% and 18.4%, and MLPerf's 90th percentile 18%. Megatron-MoE-ModelZoo's 90th percentile is three runs: one of
   FSDP on H100, one of GB300, and the one of 131,072 tokens that the paper prints for GB300.
-* **Boards and racks of Blackwell.** B200 on boards is still 6% too fast (SimuMax; experts of Megatron-Bridge 18%) and
-  GB300 in racks 8% too slow. One number more, the clock of B200 and B300 on boards, cooled by air, over that of racks,
-  cooled by water, comes to .92 (one linearisation). Sources left out are then 6.4% and 17.6% off, SimuMax 1.9% and
-  11.0%, which the other runs of boards bring about, MLPerf 4.6% and 14.9%, Megatron-Bridge 8.4% and 21.9%. With twice
-  the doubt about how clocks follow the power limit, whose exponent then comes to 1.0, 6.4% and 17.9%, SimuMax 4.8% and
-  13.4%. Not priced: it needs a number for each device.
+* **Boards and racks of Blackwell** (B200 and B300 of 1,000 and 1,100 W, GB200 and GB300 of 1,200 and 1,400 W) share
+  every number but the clock that their limit leaves. Memory, links and leakage take about 300 W of each (140 W of a
+  device that waits, 130 W for half of the memory's bandwidth at 4 pJ/bit, 30 W for links; assumed), so that a rack's
+  products get 1.29 times the power of a board's, not 1.2. Without, the exponent came to .80 and sources left out were
+  6.5% and 18.0% off, SimuMax 5.6% and 13.8%; with it, .65, 6.4% and 17.9%, 3.8% and 12.6%. By linearisation: 200 W give
+  SimuMax 4.4% and 13.0%, 400 W 3.1% and 12.2%. B200 on boards is still 4% too fast (SimuMax), GB300 7% too slow.
 * **Norms of queries and keys** are counted in memory and not in time. Timed as kernels of their own (a read and a write
   forward, two reads and a write backward), Qwen3's 65 rows take 1.2% longer and are 9.5% off instead of 9.2%, with the
   numbers as they are.
@@ -176,7 +176,7 @@ What is known about what misses:
   to 38 high, as if their PyTorch gave it 8 MiB. ZB-2p is read with the 2 p micro-batches that its search may keep.
 * **Adapters.** Rows whose log contradicts the number of micro-batches of the published configuration are not predicted.
 * **B200 and GB200** share every fitted number; their data sheets' peaks and the clock that power leaves part them, by
-  1.17 for a power limit that is 1.2 times as high.
+  1.22 for a power limit that is 1.2 times as high.
 * **Ranges** miss whole sources (the table below): unfused forks of Megatron-DeepSpeed on small models, functional
   tests. Nothing in the other sources says how slow these are. Whether a kind of model ran on the device, in the
   format and under the framework tells most of what a width depends on: runs without such a predecessor are 30% off at

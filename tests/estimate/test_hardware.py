@@ -36,7 +36,7 @@ def test_clocks_follow_the_power_limit_where_it_binds() -> None:
     quick, slow = named("GB300"), named("GB200")
     exponent = slow.efficiency.power_exponent
 
-    assert power_limited_clock(quick) / power_limited_clock(slow) == pytest.approx((1400 / 1200) ** exponent)
+    assert power_limited_clock(quick) / power_limited_clock(slow) == pytest.approx((1100 / 900) ** exponent)
     assert power_limited_clock(named("B200")) == pytest.approx(1.0, abs=0.01)
     assert power_limited_clock(replace(slow, power_w=None)) == 1.0
     assert power_limited_clock(named("H100")) == power_limited_clock(named("H100-PCIe")) == 1.0
@@ -199,8 +199,8 @@ def test_attention_of_blackwell_ultra_waits_less_for_exponentials() -> None:
 
 
 def test_a_clock_is_the_power_per_flop_to_the_exponent_of_the_generation() -> None:
-    """1000 W for 2.25 PFLOP/s where the reference has 0.4 W per TFLOP/s: (1000 / 2250 / 0.4) to the exponent."""
-    efficiency = replace(named("GB200").efficiency, power_exponent=0.5, power_w_per_tflop=0.4)
+    """Of 1000 W 200 for memory, 2.25 PFLOP/s, 0.4 W per TFLOP/s of the reference: (800 / 2250 / 0.4) ^ exponent."""
+    efficiency = replace(named("GB200").efficiency, power_exponent=0.5, power_w_per_tflop=0.4, power_fixed_w=200.0)
     peaks = tuple((dtype, 2.2505e15 if dtype == "bf16" else peak) for dtype, peak in named("GB200").peak_flop_per_s)
     device = replace(named("GB200"), power_w=1000.0, peak_flop_per_s=peaks, efficiency=efficiency)
-    assert power_limited_clock(device) == pytest.approx((1000 / 2250.5 / 0.4) ** 0.5)
+    assert power_limited_clock(device) == pytest.approx((800 / 2250.5 / 0.4) ** 0.5)

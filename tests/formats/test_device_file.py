@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.hardware import power_limited_clock
 from meshwright.formats.device_file import check_record, device_spec, read_device_file
 from meshwright.formats.device_lint import LintFinding, lint_device
 from meshwright.library.devices import devices, kernel_efficiency
@@ -83,6 +84,21 @@ def test_a_stated_level_of_products_leaves_those_of_other_formats() -> None:
     assert own.product_fraction(2) == 0.7
     for element_bytes in (4, 1, 0.5):
         assert own.product_fraction(element_bytes) == pytest.approx(usual.product_fraction(element_bytes))
+
+
+def test_a_power_limit_leaves_products_more_than_nothing() -> None:
+    """The generation's law counts with 300 W for memory, links and leakage; a card of 250 W states its own."""
+    card = {**H100, "generation": "blackwell", "power_w": 250}
+    with pytest.raises(InputError, match=r"(?s)power_w is 250.* beyond the 300 W .* power_exponent = 0"):
+        device_spec(check_record(card, noun="device file"), kernel_efficiency)
+
+    stated = {**card, "efficiency": {"power_fixed_w": 100, "power_w_per_tflop": 0.2, "source": "my bench"}}
+    own = device_spec(check_record(stated, noun="device file"), kernel_efficiency)
+    peak = dict(own.peak_flop_per_s)["bf16"] / 1e12
+    exponent = kernel_efficiency("blackwell").power_exponent
+    assert power_limited_clock(own) == pytest.approx((150 / peak / 0.2) ** exponent)
+    idle = {**card, "efficiency": {"power_exponent": 0, "source": "my bench"}}
+    assert power_limited_clock(device_spec(check_record(idle, noun="device file"), kernel_efficiency)) == 1.0
 
 
 def test_a_stated_law_takes_the_place_of_timed_curves() -> None:

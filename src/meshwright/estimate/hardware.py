@@ -181,8 +181,9 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
 def power_limited_clock(device: DeviceSpec) -> float:
     """Clock under large products over that of the generation's reference device: (w / w0) ^ exponent.
 
-    w is the power limit per dense 16-bit peak, w0 the reference's. Where the limit binds, clocks rise with it: GB300
-    and GB200 have one data sheet in 16 and 8 bits, 1400 and 1200 W, and 15-25 % between their measured steps.
+    w = (limit - fixed) / peak is the power per dense 16-bit peak that the limit leaves to products, w0 the reference's:
+    memory, links and leakage take the same whatever the clock. Where the limit binds, clocks rise with it: GB300 and
+    GB200 have one data sheet in 16 and 8 bits, 1400 and 1200 W, and 15-25 % between their measured steps.
 
     Args:
         device: the device with its power limit; one that states none is taken as the reference.
@@ -190,7 +191,8 @@ def power_limited_clock(device: DeviceSpec) -> float:
     efficiency, peak = device.efficiency, device.peak("bf16")
     if not (efficiency.power_exponent and efficiency.power_w_per_tflop and device.power_w and peak):
         return 1.0
-    return float((device.power_w / (peak / TERA) / efficiency.power_w_per_tflop) ** efficiency.power_exponent)
+    left_w = device.power_w - efficiency.power_fixed_w
+    return float((left_w / (peak / TERA) / efficiency.power_w_per_tflop) ** efficiency.power_exponent)
 
 
 def host_columns(group: NodeGroup) -> dict[str, Any]:

@@ -74,6 +74,7 @@ EFFICIENCY_NUMBERS = (
     ("context_gib", "context_bytes", GIB),
     ("power_exponent", "power_exponent", 1.0),
     ("power_w_per_tflop", "power_w_per_tflop", 1.0),
+    ("power_fixed_w", "power_fixed_w", 1.0),
 )
 PROTOCOL_NUMBERS = (
     ("scaleup_base_us", "base_s", MICRO),
@@ -197,7 +198,7 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     if "flash_forward_fraction" in data:
         values.setdefault("flash_trained_share", 1.0)
     if "source" in values:
-        values["source"] = f"{values['source']}; otherwise {base.source}"
+        values["source"] = f"{values['source']}; all else as its generation: {base.source}"
     return replace(base, **values)
 
 

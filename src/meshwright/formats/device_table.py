@@ -55,6 +55,7 @@ class _Efficiency(TableProblems):
     context_gib: NonNegativeFloat = key()
     power_exponent: NonNegativeFloat = key(le=1.5)
     power_w_per_tflop: NonNegativeFloat = key()
+    power_fixed_w: NonNegativeFloat = key()
     product_dtypes: list[Literal["bf16", "fp8", "fp8-block", "nvfp4"]] = key()
     product_k_half: list[NonNegativeFloat] = key()
     product_joint: list[Annotated[float, Field(ge=1)]] = key()

@@ -124,7 +124,7 @@ def kernel_efficiency(generation: str, calibration: Calibration | None = None) -
     fitted = known.of("device", generation)
     if not fitted:
         return published
-    source = f"{known.origin}; otherwise {published.source}"
+    source = f"{known.origin}; what is not fitted: {published.source}"
     return replace(published, basis="fitted", source=source, **fitted)  # type: ignore[arg-type]
 
 

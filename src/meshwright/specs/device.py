@@ -95,7 +95,9 @@ class KernelEfficiency:
     power_exponent: float = 0.0
     """Exponent of the rate of large products in the power per peak FLOP/s: 0 where the power limit does not bind."""
     power_w_per_tflop: float = 0.0
-    """Power limit over dense 16-bit TFLOP/s of the device whose rates these are."""
+    """Power limit beyond `power_fixed_w` over dense 16-bit TFLOP/s of the device whose rates these are."""
+    power_fixed_w: float = 0.0
+    """Watts of the limit that memory, links and leakage take whatever the clock of products."""
     products: tuple[ProductCurve, ...] = ()
     """Rate curves by format, where kernels were timed over many shapes; others take `k_half` and a plain roofline."""
     flash_tail: float = 0.3
@@ -135,6 +137,7 @@ class KernelEfficiency:
             "context_bytes",
             "power_exponent",
             "power_w_per_tflop",
+            "power_fixed_w",
             "burst_fraction",
         ):
             value, most = getattr(self, name), MOST_EXPONENT if name == "power_exponent" else MOST
@@ -267,6 +270,13 @@ class DeviceSpec(HashedOnce):
         check.positive("host_issue", self.host_issue)
         check.whole("units", self.units)
         check.that(bool(self.peak_flop_per_s), "peak_flop_per_s", {}, "must hold at least one dtype")
+        if self.power_w is not None and self.efficiency.power_exponent:
+            fixed_w = self.efficiency.power_fixed_w
+            rule = (
+                f"leaves nothing beyond the {fixed_w:g} W (power_fixed_w) that memory, links and leakage take; "
+                "state fewer, or power_exponent = 0 where the limit does not bind"
+            )
+            check.that(self.power_w > fixed_w, "power_w", self.power_w, rule)
         check.done()
 
     def peak(self, dtype: str) -> float | None:
