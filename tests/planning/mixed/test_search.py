@@ -13,6 +13,8 @@ from meshwright.app.plans.plan_set import PlanSet
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.price import estimate_plan
 from meshwright.planning.mixed import search
+from meshwright.planning.mixed.search import offer_of
+from meshwright.planning.mixed.source import PricedPlan
 
 REGIONS = """
 [[group]]
@@ -110,6 +112,8 @@ def test_the_plan_of_least_energy_takes_no_more_than_the_quickest_at_full_power(
     most_j = quick[0].estimate.step_time_s * sum((power_w[stage.group] or 0.0) * stage.devices for stage in stages)
     (energy,) = (reason for reason in frugal.to_dict()["verdict"]["reasons"] if reason["kind"] == "energy")
     assert energy["energy_j"] <= most_j
+    offered = offer_of(PricedPlan(job=quick[0].job, estimate=quick[0].estimate, row=None))
+    assert offered.energy_j == quick[0].estimate.energy_j > 0
     assert frugal[0].estimate.step_time_s >= quick[0].estimate.step_time_s
 
 
