@@ -30,7 +30,8 @@ def with_unequal(inputs: JobInputs, found: BestPlans, space_for: SpaceFor, *, to
     """
     whole = inputs.cluster
     source = NativeSource(inputs, space_for)
-    composed = [one for one in source.composed(source.whole, LOOKED_AT) if _beyond_rows(one.plan)]
+    (group,) = source.whole
+    composed = [one for one in source.by_itself(group, LOOKED_AT) if _beyond_rows(one.plan)]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
     least_s = min([equal_s, *(one.step_time_s for one in composed)])
     shared = [one for one in source.in_one_group(source.whole, least_s) if _beyond_rows(one.plan)]

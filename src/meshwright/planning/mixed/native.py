@@ -196,6 +196,14 @@ class NativeSource:
         """
         return sorted([*self._first(self.composer, parts, most), *self._several.over(parts)], key=_step_s)
 
+    def by_itself(self, part: IslandPart, most: int) -> list[PricedPlan]:
+        """The quickest pipeline sets over one group, of micro-batches that do not divide the batch, too, where devices
+        share it coarsely; arguments as `composed`."""
+        found = self.composed([part], most)
+        if self.composer.islands.shared_coarsely([part]):
+            found = sorted([*found, *self._first(self._uneven, [part], most)], key=_step_s)
+        return found
+
     def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The first few of a composer that fit, as long as they promise to be about as quick."""
         found: list[PricedPlan] = []
@@ -305,7 +313,7 @@ class NativeSource:
         unequal = list[PricedPlan]()
         if part.devices <= SMALL and part.devices & (part.devices - 1):
             # Equal ranks may leave some of so many idle, or a batch that they do not divide.
-            unequal = self.composed([part], SUBSET_COMPOSED)
+            unequal = self.by_itself(part, SUBSET_COMPOSED)
             least_s = min(map(_step_s, (*equal, *unequal)), default=math.inf)
             unequal = sorted([*unequal, *self.in_one_group([part], least_s)], key=_step_s)[:1]
         return sorted([*equal, *unequal], key=_step_s)

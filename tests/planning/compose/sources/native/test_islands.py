@@ -26,8 +26,8 @@ def test_few_devices_with_few_sequences_each_and_those_that_divide_no_batch_shar
     for parts in ([every[0]], every):
         devices = sum(part.devices for part in parts)
         coarse = (devices <= FEWEST_DEVICES and batch / devices <= COARSE) or any(batch % p.devices for p in parts)
-        # Of one kind all shares are equal; of a small batch every number is tried anyway; of many it gains little.
-        apart = len(every) > 1 and batch > MOST_WAVES and devices <= FEW_DEVICES
+        # Of a small batch every number is tried anyway where kinds differ; of many devices it gains little.
+        apart = (len(every) == 1 or batch > MOST_WAVES) and devices <= FEW_DEVICES
         assert islands.shared_coarsely(parts) == (apart and coarse)
 
 

@@ -112,7 +112,7 @@ class NativeIslands:
         What a larger cluster shares well, a part of it may not, and be quicker with the right shares.
         """
         batch, devices = self.workload.global_batch, sum(part.devices for part in parts)
-        if len(self.cluster.groups) == 1 or self._few_sequences or devices > FEW_DEVICES:
+        if self._few_sequences or devices > FEW_DEVICES:
             return False
         coarse = devices <= FEWEST_DEVICES and batch <= COARSE * devices
         return coarse or any(batch % part.devices for part in parts)

@@ -210,6 +210,7 @@ class NativePipelines:
             stage_counts=self.islands.space.pinned("pp"),  # type: ignore[arg-type]
             chunk_counts=self.chunk_counts,
             bisected=bisected,
+            at_once=self.islands.uneven,
             most_tuples=most_tuples,
             **self._layers(),
         )

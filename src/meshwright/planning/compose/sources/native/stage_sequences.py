@@ -38,6 +38,8 @@ MOST_STAGES = 64
 """Most stages of a pipeline on one island."""
 SLOTS = (4, 10, 24)
 """Stages on one island up to which stage sequences share a table."""
+AT_ONCE = (0.75, 1.34)
+"""Micro-batches, in fractions, of a pipeline that may do its share of the batch in one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,6 +85,8 @@ class SequencePicks:
     """Bound of the pace: all stages full, no memory limit."""
     bounded: int
     """Stage sequences that were bounded, before the least bounds were taken."""
+    at_once: bool = False
+    """Whether the quickest of 1F1B at each global micro-batch that is about the whole share is kept."""
 
     def __len__(self) -> int:
         return len(self.global_micro_batch)
@@ -99,6 +103,7 @@ class SequencePicks:
             micro_batches=self.micro_batches[index],
             least_s=self.least_s[index],
             bounded=self.bounded,
+            at_once=self.at_once,
         )
 
 
@@ -108,6 +113,7 @@ def joined_picks(picks: Sequence[SequencePicks]) -> SequencePicks:
     return SequencePicks(
         block=np.repeat(np.arange(len(picks)), [len(one) for one in picks]),
         bounded=sum(one.bounded for one in picks),
+        at_once=any(one.at_once for one in picks),
         **{name: np.concatenate([getattr(one, name) for one in picks]) for name in names},
     )
 
@@ -121,6 +127,7 @@ def promising(
     stage_counts: Sequence[int] | None = None,
     chunk_counts: Sequence[int] = (1,),
     bisected: int,
+    at_once: bool = False,
     most_tuples: int = MOST_TUPLES,
 ) -> SequencePicks | None:
     """The stage sequences with the least bounds, whatever the order of the islands.
@@ -133,6 +140,7 @@ def promising(
         stage_counts: allowed numbers of stages in all, any by default.
         chunk_counts: allowed numbers of chunks of a stage.
         bisected: how many at most, of 1F1B and of its interleaved form.
+        at_once: whether each global micro-batch that is about the whole share has one of 1F1B beside those.
         most_tuples: combinations of stage counts that are bounded.
 
     Returns:
@@ -152,7 +160,7 @@ def promising(
     v = np.array(chunk_counts, dtype=np.int64)
     with np.errstate(divide="ignore"):
         pace_s = np.where(usable, layers / rate, np.inf)
-    picked, bounded = least_bounds(pace_s, micro_batches, total, v, layers=layers, most=bisected)
+    picked, bounded = least_bounds(pace_s, micro_batches, total, v, layers=layers, most=bisected, at_once=at_once)
     if not picked.shape[1]:
         return None
     which, global_micro_batch, chunk = picked
@@ -165,6 +173,7 @@ def promising(
         micro_batches=micro_batches[global_micro_batch],
         least_s=pace_s[which, global_micro_batch],
         bounded=bounded,
+        at_once=at_once,
     )
 
 
@@ -176,6 +185,7 @@ def least_bounds(
     *,
     layers: float,
     most: int,
+    at_once: bool = False,
 ) -> tuple[Int[np.ndarray, "axes picked"], int]:
     """Where the steps with the least lower bounds stand, and how many can be.
 
@@ -188,6 +198,7 @@ def least_bounds(
         chunks: the chunks of a stage, each number that is tried.
         layers: the layers of the model.
         most: the most bounds of 1F1B, and as many of its interleaved form.
+        at_once: whether the least of 1F1B at each global micro-batch that is about all is among them.
     """
     fill = (stages[:, None] - 1) / chunks
     bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
@@ -195,8 +206,20 @@ def least_bounds(
     grouped = (stages[:, None] > 1) & (micro_batches >= stages[:, None])
     enough_layers = stages[:, None] * chunks <= layers
     bound_s = np.where((chunks == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), bound_s, np.inf)
-    each = [_least(np.where(plain, bound_s, np.inf), most) for plain in (chunks == 1, chunks > 1)]
+    plain_s, chunked_s = (np.where(plain, bound_s, np.inf) for plain in (chunks == 1, chunks > 1))
+    each = [_least(plain_s, most), _least(chunked_s, most)]
+    if at_once and 1 in chunks:
+        first = chunks.tolist().index(1)
+        whole = np.setdiff1d(np.flatnonzero(_at_once(micro_batches)), each[0][1])
+        rows = plain_s[:, whole, first].argmin(axis=0)
+        able = np.isfinite(plain_s[rows, whole, first])
+        each.insert(1, np.stack([rows[able], whole[able], np.full(int(able.sum()), first)]).astype(np.int64))
     return np.concatenate(each, axis=1), int(np.isfinite(bound_s).sum())
+
+
+def _at_once(micro_batches: Float[np.ndarray, "any"]) -> Bool[np.ndarray, "any"]:
+    """Where a step has about one micro-batch."""
+    return (micro_batches > AT_ONCE[0]) & (micro_batches < AT_ONCE[1])
 
 
 def _least(
@@ -307,11 +330,22 @@ def _paced(
 
 def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: SequencePicks, most: int) -> Int[np.ndarray, "kept"]:
     """The quickest picks of each use of the islands, with chunks and without; none that cannot hold the model."""
-    group = 2 * picks.block + (picks.chunks > 1)
+    kept = _firsts(2 * picks.block + (picks.chunks > 1), step_s, most)
+    if picks.at_once:
+        able, numbers = (
+            (picks.chunks == 1) & _at_once(picks.micro_batches),
+            int(picks.global_micro_batch.max(initial=0)) + 1,
+        )
+        each = _firsts(picks.block * numbers + picks.global_micro_batch, np.where(able, step_s, np.inf), 1)
+        kept = np.union1d(kept, each)
+    return kept
+
+
+def _firsts(group: Int[np.ndarray, "picks"], step_s: Float[np.ndarray, "picks"], most: int) -> Int[np.ndarray, "kept"]:
+    """The quickest few of each group, in their order."""
     order = np.lexsort((step_s, group))
     first = np.searchsorted(group[order], group[order])
-    kept = order[(np.arange(len(order)) - first < most) & np.isfinite(step_s[order])]
-    return np.sort(kept)
+    return np.sort(order[(np.arange(len(order)) - first < most) & np.isfinite(step_s[order])])
 
 
 def _enough(
