@@ -67,6 +67,20 @@ def test_ranks_send_what_is_priced(plan: str, mlp: MoeMlp) -> None:
         assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
 
 
+@pytest.mark.parametrize("plan", ["dp4.ep4.mbs1", "dp8.ep4.mbs1", "dp8.ep2.mbs1"])
+def test_experts_on_data_ranks_alone_send_what_is_priced(plan: str) -> None:
+    """Of the small model itself: every rank gives its own tokens places, nothing is gathered for that."""
+    row = parse_row(plan, devices=8, global_batch=0, schedules=())
+    spec = TINY["moe-tiny"]
+    one = Training(spec=spec, row=replace(row, gbs=row.dp), stage_layers=(spec.num_layers,), seq_len=64)
+    found = sent(one)
+    forward, backward = (
+        expert_bytes(spec, row, one.seq_len, phase, 4.0, CAPACITY_FACTOR) for phase in ("forward", "backward")
+    )
+    assert found["F0"].sent_bytes == pytest.approx(forward, rel=0.001)
+    assert found["B0"].sent_bytes == pytest.approx(backward + summed_bytes(one), rel=0.001)
+
+
 def summed_bytes(one: Training) -> float:
     """Bytes out of one rank for gradients: of experts over all ranks that hold them, of the rest over data and context
     ranks."""
@@ -117,6 +131,13 @@ def test_gradients_are_summed_once_a_step_over_all_ranks_that_hold_a_weight(plan
         ("tp2.dp2.ep2.epmove.mbs2.gbs4", ROUTED),
         ("tp2.dp2.ep2.epshadow1.mbs2.gbs4", ROUTED),
         ("tp2.dp2.ep2.mbs2.gbs8.tpov-halves", SHARED),
+        ("dp4.ep4.mbs2.gbs16", ROUTED),
+        ("dp8.ep4.z1.mbs1.gbs16", SHARED),
+        ("dp4.ep2.z3.mbs2.gbs16.rc-full", ROUTED),
+        ("dp4.etp2.ep2.z2.mbs2.gbs8", RESIDUAL),
+        ("dp4.ep4.epdedup.mbs2.gbs16", SHARED),
+        ("dp4.ep2.epmove.mbs2.gbs8", ROUTED),
+        ("dp4.ep2.epshadow1.mbs2.gbs8", ROUTED),
     ],
 )
 def test_steps_equal_one_device(plan: str, mlp: MoeMlp) -> None:

@@ -19,7 +19,7 @@ from meshwright.zoo.model import Model
 
 
 def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
-    """The grid of a stage's devices, with blocks where the model writes what its tensor or context ranks send.
+    """The grid of a stage's devices, with blocks where the model writes what its tensor, context or expert ranks send.
 
     Args:
         row: the plan.
@@ -29,7 +29,7 @@ def model_grid(row: PlanRow, model: Model, seq_len: int) -> DeviceGrid | None:
     grid = grid_of(row)
     if grid is None or grid.blocks is not None or not isinstance(model, Decoder):
         return grid
-    if row.tp == 1 and row.cp_degree == 1:
+    if row.tp == 1 and row.cp_degree == 1 and row.ep * row.etp == 1:
         return grid
     layers = [layer for layer in model.spec.kinds() if _is_shared_evenly(layer, row.tp)]
     whole = schedule_named(row.schedule).sections() == 1
