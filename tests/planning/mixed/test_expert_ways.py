@@ -52,7 +52,7 @@ def test_dense_models_have_no_other_way() -> None:
     assert not list(of_other_ways(job.plan, Space(), job.workload))
 
 
-@pytest.mark.parametrize("model", ["deepseek-v2-lite", "olmoe-1b-7b"])
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "olmoe-1b-7b", "qwen3-30b-a3b"])
 def test_stages_that_keep_to_an_order_of_exchanges_are_composed_of_shardings_that_have_one(model: str) -> None:
     first = plan(model, **ASKED, pin="epfirst")[0]
     spread = [strategy for strategy in first.plan.strategies if strategy.expert.ep > 1]

@@ -9,7 +9,11 @@ from meshwright import plan
 
 @pytest.mark.parametrize(
     ("model", "gpus", "batch"),
-    [("llama-3.1-70b", "32xA100-40,8xH100", 12), ("gpt3-6.7b", "4xA100-80,8xH800", 24)],
+    [
+        ("llama-3.1-70b", "32xA100-40,8xH100", 12),
+        ("gpt3-6.7b", "4xA100-80,8xH800", 24),
+        ("llama-3.1-70b", "16xH200,8xA100-40,8xH100", 64),
+    ],
 )
 def test_a_pinned_schedule_is_no_quicker_than_all_of_them(model: str, gpus: str, batch: int) -> None:
     every = plan(model, gpus=gpus, global_batch=batch)
