@@ -209,9 +209,13 @@ def _equal_pipelines_suffice(found: BestPlans, cluster: ClusterSpec) -> bool:
 def pinned_notes(space: Space) -> Iterator[Assumption]:
     """The axes that a search was narrowed to, and those it was opened to."""
     if space.opened:
-        whole = [axis for axis in space.opened if axis != "schedule"]
-        said = ["every exact schedule"] * ("schedule" in space.opened)
+        from meshwright.planning.axes.methods import searched_of  # few questions open axes
+
+        left = searched_of(space)
+        whole = [axis for axis, (values, every) in left.items() if every and axis != "schedule"]
+        said = ["every exact schedule"] * ("schedule" in left and left["schedule"][1])
         said += [f"every value of {', '.join(whole)}"] * bool(whole)
+        said += [f"of {axis} only {', '.join(values)}" for axis, (values, every) in left.items() if not every]
         yield Assumption(name="methods", value="; ".join(said), basis="stated")
     for axis, values in space.pins:
         if len(values) <= MOST_NAMED and axis not in space.opened:

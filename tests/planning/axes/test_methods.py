@@ -7,7 +7,7 @@ import re
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InputError
+from meshwright.errors import InfeasibleError, InputError
 from meshwright.library import models
 from meshwright.planning.axes import check_axes, space_of
 from meshwright.planning.axes.methods import OPENED
@@ -178,3 +178,22 @@ def test_kinds_of_context_are_found_where_they_are_fastest(
     asked = {"gpus": gpus, "seq_len": seq_len, "global_batch": 4, "pin": pins.split(), "methods": opened, "top": 1}
     (best,) = mw.plan(model, **asked).to_dict()["plans"]
     assert re.search(r"cp4(-[a-z0-9]+)?\.", best["name"])[0] == f"cp4{'' if kind == 'p2p' else f'-{kind}'}."
+
+
+def test_what_a_target_or_a_pin_leaves_of_an_opened_axis_is_said() -> None:
+    """It said `every value of tensor` of a framework without tensor ranks."""
+
+    def methods_of(**said: object) -> str:
+        found = mw.plan("gpt2", gpus="4xH100", global_batch=16, top=1, **said)
+        return next(one.value for one in found.assumptions if one.name == "methods")
+
+    assert methods_of(methods="tensor,prefetch") == "every value of tensor, prefetch"
+    assert methods_of(methods="tensor,cp_kind", target="accelerate") == (
+        "of tensor only 1d; of cp_kind only none, p2p, ag"
+    )
+    assert methods_of(methods="tensor,prefetch", pin=["tp=1"]) == "every value of prefetch; of tensor only 1d"
+
+
+def test_a_depth_of_prefetching_as_pinned_says_what_it_asks_for() -> None:
+    with pytest.raises(InfeasibleError, match=r"as pinned asks for .* z3, fsdp or hsdp on 2 devices or more"):
+        mw.plan("gpt2", gpus="1xH100", global_batch=16, pin=["prefetch=0"])

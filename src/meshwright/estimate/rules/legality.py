@@ -97,18 +97,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, 
         problems.append(batch)
     # A batch that does not divide leaves the number of micro-batches open, which other constraints do not ask for.
     problems += [problem for problem in _schedule_problems(row) if not (batch and problem.field == "m")]
-    kind = SHARDINGS[row.sharding]
-    if kind.grouped:
-        shard = row.shard_group // row.cp_degree
-        if row.shard_group % row.cp_degree or shard < 1 or row.dp % shard:
-            problems.append(
-                Problem(
-                    what=f"{row.sharding_word} with cp {row.cp_degree} and dp {row.dp}",
-                    why="a shard group holds all context ranks of some data ranks, whose number divides dp",
-                    fix=f"use a divisor of {row.dp * row.cp_degree} that is a multiple of {row.cp_degree}",
-                    field=row.sharding,
-                )
-            )
+    problems += _group_problems(row)
     if row.recompute in ("block", "uni") and not 1 <= row.recompute_layers <= model.num_layers:
         problems.append(
             Problem(
@@ -127,8 +116,8 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, 
     if row.data_words:
         from meshwright.estimate.rules.sums import sum_problems  # few plans need it
 
-        problems += sum_problems(row.strategy())
-    if passing := PASSINGS.get(kind.passing):
+        problems += sum_problems(row.strategy(), model.num_layers)
+    if passing := PASSINGS.get(SHARDINGS[row.sharding].passing):
         problems += passing.problems(row.strategy(), layers=model.num_layers, workers=row.pp, experts=model.is_moe)
     if row.tp_overlap == "halves":
         from meshwright.estimate.rules.overlap import halves_problems  # of few plans
@@ -140,6 +129,23 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int, *, 
         pipeline = (schedule_named(row.schedule), row.pp, row.micro_batches, row.vpp)
         problems += overlap_problems(row.strategy(recomputed=True), model, pipeline)
     return tuple(dict.fromkeys(problems))
+
+
+def _group_problems(row: PlanRow) -> list[Problem]:
+    """Groups of ranks that share one copy of the states and do not hold whole data ranks."""
+    if not SHARDINGS[row.sharding].grouped:
+        return []
+    shard = row.shard_group // row.cp_degree
+    if shard and not row.shard_group % row.cp_degree and not row.dp % shard:
+        return []
+    return [
+        Problem(
+            what=f"{row.sharding_word} with cp {row.cp_degree} and dp {row.dp}",
+            why="a shard group holds all context ranks of some data ranks, whose number divides dp",
+            fix=f"use a divisor of {row.dp * row.cp_degree} that is a multiple of {row.cp_degree}",
+            field=row.sharding,
+        )
+    ]
 
 
 def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[Problem, ...]:

@@ -11,16 +11,17 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies.compression import chosen, nearest_words
 
 
-def sum_problems(strategy: LayerStrategy) -> Iterator[Problem]:
+def sum_problems(strategy: LayerStrategy, layers: int) -> Iterator[Problem]:
     """What a strategy says of its sums and does not fit together.
 
     Args:
         strategy: the strategy of layers.
+        layers: layers of the model.
     """
     yield from _of_compression(strategy)
     yield from _of_averages(strategy)
     yield from _of_second_copy(strategy)
-    yield from _of_prefetch(strategy)
+    yield from _of_prefetch(strategy, layers)
 
 
 def sums_of_job(strategy: LayerStrategy, workload: Workload, pipelines: int) -> Iterator[Problem]:
@@ -122,7 +123,7 @@ def _of_averages(strategy: LayerStrategy) -> Iterator[Problem]:
         )
 
 
-def _of_prefetch(strategy: LayerStrategy) -> Iterator[Problem]:
+def _of_prefetch(strategy: LayerStrategy, layers: int) -> Iterator[Problem]:
     data, field = strategy.data, "data.prefetch"
     if data.prefetch == 1:
         return
@@ -134,6 +135,9 @@ def _of_prefetch(strategy: LayerStrategy) -> Iterator[Problem]:
     elif strategy.offload.weights:
         why = "weights come from the host with the next layer"
         yield Problem(what=f"{word} with offloaded weights", why=why, fix="leave one of them out", field=field)
+    elif data.prefetch > max(layers, 2):
+        why = f"no more than the {layers} layers of the model can be gathered ahead"
+        yield Problem(what=word, why=why, fix="use prefetch2, or z2, which keeps weights whole", field=field)
 
 
 def _of_second_copy(strategy: LayerStrategy) -> Iterator[Problem]:

@@ -90,7 +90,8 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         if strategy.data.sends_otherwise:
             from meshwright.estimate.rules.sums import sum_problems, sums_of_job  # few plans need it
 
-            found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
+            layers = sum(chunk.num_layers for chunk in plan.pipelines[0].chunks())
+            found += (*sum_problems(strategy, layers), *sums_of_job(strategy, workload, len(plan.pipelines)))
         found += _of_passing(strategy, plan, where)
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
         if strategy.data.across and workload.sequence_lengths:

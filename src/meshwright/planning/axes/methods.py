@@ -8,7 +8,8 @@ from meshwright.errors import Problem, nearest
 from meshwright.planning.axes.offload import AUTO, read_offload
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.parameters import tried_of
-from meshwright.search.axes import AXES, WAY_AXES
+from meshwright.search.axes import AXES, DEGREE_OF, WAY_AXES
+from meshwright.search.space import Space
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
@@ -78,6 +79,23 @@ def _idle(axis: str, model: ModelSpec, workload: Workload) -> tuple[str, str] | 
     if axis == "hot_experts" and workload.expert_load is None:
         return "no expert is hot where no load of them is stated", "state one: --expert-load zipf:1.2"
     return None
+
+
+def searched_of(space: Space) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """Values that a search goes through of each axis that was opened, and whether these are all of them.
+
+    A target leaves some values out, and an axis whose degree is held to 1 has its plain value alone.
+
+    Args:
+        space: the space as it is searched.
+    """
+    found = {}
+    for axis in space.opened:
+        values, degree = space.pinned(axis) or (), DEGREE_OF.get(axis)
+        alone = degree is not None and set(map(int, map(str, space.pinned(degree) or (0,)))) == {1}
+        left = AXES[axis].values()[:1] if alone else tuple(map(str, values))
+        found[axis] = left, not alone and set(left) >= set(OPENED[axis]())
+    return found
 
 
 def method_problems(methods: str | Iterable[str] | None) -> list[Problem]:

@@ -194,6 +194,8 @@ def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, s
         if only_in_groups(space, degree):
             named = ", ".join(axis for axis, of in DEGREE_OF.items() if of == degree and space.pinned(axis))
             also += f"; {named} as pinned asks for {degree} of 2 or more"
+    if "1" not in map(str, space.pinned("prefetch") or ("1",)):
+        also += "; prefetch as pinned asks for weights gathered layer by layer: z3, fsdp or hsdp on 2 devices or more"
     if only_in_pipelines(space):
         also += f"; {schedules} as named asks for pp of 2 or more"
     every = "the one device" if cluster.devices == 1 else f"all {cluster.devices} devices"
