@@ -132,11 +132,9 @@ def test_gradients_are_summed_once_a_step_over_all_ranks_that_hold_a_weight(plan
         ("tp2.dp2.ep2.epshadow1.mbs2.gbs4", ROUTED),
         ("tp2.dp2.ep2.mbs2.gbs8.tpov-halves", SHARED),
         ("dp4.ep4.mbs2.gbs16", ROUTED),
-        ("dp8.ep4.z1.mbs1.gbs16", SHARED),
         ("dp4.ep2.z3.mbs2.gbs16.rc-full", ROUTED),
         ("dp4.etp2.ep2.z2.mbs2.gbs8", RESIDUAL),
         ("dp4.ep4.epdedup.mbs2.gbs16", SHARED),
-        ("dp4.ep2.epmove.mbs2.gbs8", ROUTED),
         ("dp4.ep2.epshadow1.mbs2.gbs8", ROUTED),
     ],
 )
