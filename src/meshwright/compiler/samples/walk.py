@@ -97,38 +97,50 @@ class Walk:
             eqn: any.
             given: its operands.
         """
-        placements = [value.placement for value in given]
-        name = eqn.primitive.name
+        name, placements = eqn.primitive.name, [value.placement for value in given]
         # The pullback of a function of weights may be more than a product with its cotangents, as where it clips them.
         pulled = not self.plain and name in FOLLOWED and holds(eqn, "custom_vjp_call")
         if all(placement == WHOLE for placement in placements) and not pulled:
-            uniform = (name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)) or (
-                name in POINTWISE and all(value.uniform or not np.shape(value.value) for value in given)
-            )
-            return [RankValue(value, WHOLE, uniform=uniform) for value in _evaluated(program, eqn, given)]
+            return self._of_all(program, eqn, given)
+        if name in FOLLOWED or name == "while":
+            return self._read_inside(program, eqn, given)
+        if all(placement < 0 for placement in placements):
+            return self._of_sums(program, eqn, given)
+        return self._of_samples(program, eqn, [self.total(value) for value in given])
+
+    def _of_all(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results that all ranks have alike."""
+        name = eqn.primitive.name
+        uniform = (name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)) or (
+            name in POINTWISE and all(value.uniform or not np.shape(value.value) for value in given)
+        )
+        return [RankValue(value, WHOLE, uniform=uniform) for value in _evaluated(program, eqn, given)]
+
+    def _read_inside(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation that holds others: these are read."""
+        name = eqn.primitive.name
         if name in CALLS:
             return self.inside(eqn, given)
-        if name in CHECKPOINTS:
-            return self._checkpoint(eqn, given)
-        if name == "scan":
-            return self._scan(eqn, given)
-        if name in RULED and self.plain:
-            return self.inside(eqn, [self.total(value) for value in given])
-        if name == "custom_jvp_call":
-            return with_own_derivative(self, program, eqn, [self.total(value) for value in given])
-        if name == "custom_vjp_call":
-            return with_own_backward(self, program, eqn, [self.total(value) for value in given])
-        if name == "cond":
-            return self._branches(eqn, given)
-        if name == "while":
-            return self._while(eqn, given)
-        if all(placement < 0 for placement in placements):
-            if keeps_sums(eqn, placements):
-                joined = joins_sums(eqn)
-                given = [self.summand(value) if joined[place] else value for place, value in enumerate(given)]
-                return [RankValue(value, SUM) for value in _evaluated(program, eqn, given)]
+        if name in RULED:
+            totals = [self.total(value) for value in given]
+            if self.plain:
+                return self.inside(eqn, totals)
+            ruled = with_own_derivative if name == "custom_jvp_call" else with_own_backward
+            return ruled(self, program, eqn, totals)
+        read = {"scan": self._scan, "cond": self._branches, "while": self._while}
+        return read.get(name, self._checkpoint)(eqn, given)
+
+    def _of_sums(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of sums, left open where the equation only scales and adds them."""
+        if not keeps_sums(eqn, [value.placement for value in given]):
             return [RankValue(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
-        given = [self.total(value) for value in given]
+        joined = joins_sums(eqn)
+        given = [self.summand(value) if joined[place] else value for place, value in enumerate(given)]
+        return [RankValue(value, SUM) for value in _evaluated(program, eqn, given)]
+
+    def _of_samples(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results for the samples of the rank."""
+        name = eqn.primitive.name
         if name == "gather" and (found := self._rows_of_own(program, eqn, given)) is not None:
             return [found]
         if name == MAP:
