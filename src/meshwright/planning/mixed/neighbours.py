@@ -23,8 +23,9 @@ from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan
 
-NEAR = 3
-"""Plans of a small cluster whose neighbours are priced, of all and of interleaved pipelines."""
+NEAR, NEAR_CHUNKED = 3, 8
+"""Plans of a small cluster whose neighbours are priced, of all and of interleaved pipelines: layers moved in one chunk
+of several gain more, so that the best of these neighbours may be of one that is not among the quickest three."""
 NEAR_ENOUGH = 1.05
 """Times the best step that those of interleaved pipelines take at most: neighbours of drawn plans saved up to 4%."""
 MOST_PRICED = 48
@@ -63,7 +64,7 @@ class Moves:
         distinct = {one.plan: one for one in sorted(found, key=lambda one: one.step_time_s) if one.plan in self.sets}
         quickest = [*distinct.values()]
         chunked = [one for one in quickest if all(own.chunks > 1 for own in self.sets[one.plan].pipelines)]
-        close = (one for one in chunked[:NEAR] if one.step_time_s <= NEAR_ENOUGH * quickest[0].step_time_s)
+        close = (one for one in chunked[:NEAR_CHUNKED] if one.step_time_s <= NEAR_ENOUGH * quickest[0].step_time_s)
         near = [
             self.priced(
                 self._plan(
