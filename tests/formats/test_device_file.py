@@ -97,6 +97,8 @@ def test_a_power_limit_leaves_products_more_than_nothing() -> None:
     peak = dict(own.peak_flop_per_s)["bf16"] / 1e12
     exponent = kernel_efficiency("blackwell").power_exponent
     assert power_limited_clock(own) == pytest.approx((150 / peak / 0.2) ** exponent)
+    whole = {**card, "efficiency": {"power_w_per_tflop": 0.3, "source": "my bench"}}
+    assert device_spec(check_record(whole, noun="device file"), kernel_efficiency).efficiency.power_fixed_w == 0
     idle = {**card, "efficiency": {"power_exponent": 0, "source": "my bench"}}
     assert power_limited_clock(device_spec(check_record(idle, noun="device file"), kernel_efficiency)) == 1.0
 

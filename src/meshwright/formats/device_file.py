@@ -195,6 +195,8 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
         values["burst_fraction"] = 0.0
         for name in ("gemm_fraction_fp32", "gemm_fraction_fp8", "gemm_fraction_fp4"):
             values.setdefault(name, round(getattr(base, name) * base.sustained_clock, 10))
+    if "power_w_per_tflop" in data:
+        values.setdefault("power_fixed_w", 0.0)  # the generation's belongs to its own reference
     if "flash_forward_fraction" in data:
         values.setdefault("flash_trained_share", 1.0)
     if "source" in values:
