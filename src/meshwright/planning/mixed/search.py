@@ -29,7 +29,7 @@ from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.watching import each_a_part, watcher
 from meshwright.search.watching import found as told_found
 from meshwright.search.watching import part as part_of_search
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 
 TOGETHER_SHARE, ALONE_SHARE = 0.6, 0.1
@@ -213,7 +213,15 @@ def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list
         if more := source.of_one_strategy(some, launcher):
             found = [*found, *more]
             break
+    rounder = [IslandPart(n, _roundest(group)) for n, group in groups]
+    if len(rounder) == 2 and rounder not in (whole, same) and not spent():
+        found = [*found, *source.of_one_strategy(rounder, launcher)]
     return sorted(found, key=_step_s)
+
+
+def _roundest(group: NodeGroup) -> int:
+    """Devices of the most nodes of a group that are a power of two: eleven are cut into equal stages of one or eleven."""
+    return group.devices_per_node << (group.nodes.bit_length() - 1)
 
 
 def _started_first(
