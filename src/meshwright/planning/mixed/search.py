@@ -220,7 +220,7 @@ def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list
 
 
 def _roundest(group: NodeGroup) -> int:
-    """Devices of the most nodes of a group that are a power of two: eleven are cut into equal stages of one or eleven."""
+    """Devices of the most nodes of a group that are a power of two: equal stages of eleven have one or eleven."""
     return group.devices_per_node << (group.nodes.bit_length() - 1)
 
 
