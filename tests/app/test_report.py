@@ -62,43 +62,6 @@ def test_a_plan_set_file_names_the_command_that_asked_for_it(tmp_path: Path) -> 
         assert made_by["calibration"]["hash"][7:19] in report.text, "its prices are of this version's calibration"
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [
-        ("inputs", "model", "name"),
-        ("inputs", "cluster", "name"),
-        ("verdict", "runner_up", "step_time_s"),
-        ("trainers", 0, "why"),
-        ("trainers", 1, "fits"),
-    ],
-)
-@pytest.mark.parametrize("form", ["md", "cell", "html"])
-def test_a_plan_set_file_without_a_part_that_is_shown_is_refused_by_its_place(
-    lost: tuple[str, str | int, str], form: str, tmp_path: Path
-) -> None:
-    path = mw.plan("llama-3-8b", gpus="8xH100", top=2).save(tmp_path / "plans.json")
-    document = json.loads(path.read_text())
-    document["trainers"] = [
-        {"trainer": "axolotl", "plan": None, "fits": False, "why": "no plan"},
-        {
-            "trainer": "accelerate",
-            "plan": "dp8.fsdp",
-            "fits": True,
-            "step_time_s": 1.0,
-            "peak_memory_bytes": 1e9,
-            "capacity_bytes": 2e9,
-        },
-    ]
-    first, second, name = lost
-    del document[first][second][name]
-    path.write_text(json.dumps(document))
-    with pytest.raises(InputError) as refused:
-        mw.report(path, format=form)
-    assert [one.field.replace("[", ".").replace("]", "") for one in refused.value.problems] == [
-        ".".join(map(str, lost))
-    ]
-
-
 def test_an_answer_is_handed_on() -> None:
     answer = mw.plan("llama-3-8b", gpus="8xH100", top=2)
     found = document_of(mw.report(answer).text)["document"]

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from meshwright import check, estimate, size
 from meshwright.app.compare import compare
-from meshwright.report.bars import MEMORY_LETTERS, letter_cells, memory_bar
 from meshwright.report.html import renderable_html
+from meshwright.report.parts import MEMORY_LETTERS, letter_cells, memory_bar
 from meshwright.report.plan_tables import PlanTable, bottleneck, shown_stages, wrap_name
 from meshwright.report.words.titles import assumption_name
 from tests.app.questions import GPUS, MODEL, best_plans

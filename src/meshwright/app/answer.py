@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshwright.records import Record, as_json, fields_of
-from meshwright.report.pages import page
+from meshwright.report import page
 from meshwright.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Answer(Record):
-    """A result of a verb; its `to_dict` names a schema of `report.pages`."""
+    """A result of a verb; its `to_dict` names a schema of `report.PAGES`."""
 
     __slots__ = ("_asked",)
     _asked: tuple[str, Request]

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli.command import command_for
-from meshwright.cli.commands import WATCH, WATCHED, add_commands, called
+from meshwright.cli.commands import WATCH, WATCHED, add_commands, called, command_for
 from meshwright.cli.output import (
     INTERRUPTED,
     ReaderLeftError,

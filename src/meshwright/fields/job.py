@@ -12,6 +12,7 @@ from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.kinds import (
     PAIRS,
+    CarbonIntensity,
     Choice,
     Count,
     Devices,
@@ -21,9 +22,9 @@ from meshwright.fields.kinds import (
     Number,
     SequenceLength,
     Texts,
+    Watts,
     Whole,
 )
-from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
 

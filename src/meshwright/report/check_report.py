@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from meshwright.report.bars import memory_legend
-from meshwright.report.parts import Hanging, bullet, heading, warning
+from meshwright.report.parts import Hanging, bullet, heading, memory_legend, warning
 from meshwright.report.plan_tables import StageBars, assumption_lines, breakdown, fullest
 from meshwright.units import seconds
 

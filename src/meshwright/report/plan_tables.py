@@ -11,8 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import ShareBars, memory_bar, memory_legend
-from meshwright.report.parts import bullet, heading, warning
+from meshwright.report.parts import ShareBars, bullet, heading, memory_bar, memory_legend, warning
 from meshwright.report.words.titles import assumption_name
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant

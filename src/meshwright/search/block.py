@@ -13,9 +13,8 @@ from meshwright.estimate.data.sync import StepCompute, step_sync, sync_layers
 from meshwright.estimate.layers.item_costs import ItemCosts
 from meshwright.estimate.layers.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.memory import WorkerLoad, fullest_bytes, usual, worker_bytes
-from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
-from meshwright.search.shape_tables import Shape, ShapeTables
+from meshwright.search.shape_tables import FirstWorker, Shape, ShapeTables
 from meshwright.search.shardings import Sharding
 from meshwright.search.table import distinct_codes
 from meshwright.shapes import Bool, Float, Int

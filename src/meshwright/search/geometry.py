@@ -21,7 +21,6 @@ from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import Placement, Schedule
 from meshwright.schedules.bounds import PathBound
 from meshwright.search.axes import recompute_words
-from meshwright.search.fullest import Fullest, fullest_workers
 from meshwright.search.paths import (
     BoundPaths,
     Lengths,
@@ -31,7 +30,7 @@ from meshwright.search.paths import (
     order_free_lengths,
     path_items,
 )
-from meshwright.search.shape_tables import PipelineShapes, ShapeTables
+from meshwright.search.shape_tables import Fullest, PipelineShapes, ShapeTables, fullest_workers
 from meshwright.search.space import MOST_PASSES, Space, pipelines_of, schedules_in
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec

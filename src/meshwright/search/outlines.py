@@ -24,12 +24,11 @@ from meshwright.schedules import Schedule
 from meshwright.search.bound import Factored, RowBounds
 from meshwright.search.explored import SHAPE_BEATEN, SHAPE_TOO_LARGE
 from meshwright.search.fitting import ROUNDING, Fitting, WorkerItems
-from meshwright.search.fullest import one_micro_batch
 from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.grid import Grid
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.result import SpaceCounts
-from meshwright.search.shape_tables import ShapeTables
+from meshwright.search.shape_tables import ShapeTables, one_micro_batch
 from meshwright.search.shardings import ordered_shardings, shardings_for
 from meshwright.search.sketch import Sketch, sketched
 from meshwright.search.space import Space

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.software import collective_library, crossed
 from meshwright.specs.tuning import Lora
+from meshwright.targets.sayable import Plan, Rule, Says, refusals
 
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
@@ -262,3 +263,49 @@ def file_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> 
 def text_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> str:
     """Text of a target's file, found as by `file_of`."""
     return file_of(files, name, recognised)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a target does a little differently, and of which plans that is to be said."""
+
+    text: str
+    when: Callable[[Plan], bool] = lambda plan: True
+
+
+def overlaps(text: str) -> Note:
+    """Collectives run beside computation, whatever the plan says."""
+    return Note(text=text, when=lambda plan: not plan.strategy.data.overlap)
+
+
+ADAM_IS_ADAMW = Note(text="its optimizer is AdamW", when=lambda plan: plan.workload.optimizer == "adam")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneStrategyTarget(Target):
+    """A target whose files say plans of equal pipelines whose layers are alike."""
+
+    says: Mapping[str, Says]
+    rules: tuple[Rule, ...]
+    beyond: Callable[[Plan], Iterable[Problem]] = lambda plan: ()
+    """What it cannot run whatever the settings, such as models it has not."""
+    write: Callable[[Plan], tuple[tuple[str, str], ...]]
+    """Name and content of its files, of a plan that it can run."""
+    start: Callable[[Plan], str]
+    notes: tuple[Note, ...] = ()
+
+    def refused(self, job: Job) -> tuple[Problem, ...]:
+        """What the target cannot run of a plan."""
+        return self._said(job)[1]
+
+    def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
+        """The plan in the words of the target."""
+        plan, problems = self._said(job)
+        if problems or plan is None:
+            raise UnsupportedError(problems, code="MW420")
+        notes = tuple(note.text for note in self.notes if note.when(plan))
+        return target_files(job, self.write(plan), notes=notes, start=self.start(plan))
+
+    def _said(self, job: Job) -> tuple[Plan | None, tuple[Problem, ...]]:
+        plan, problems = refusals(self.title, job, self.says, self.rules)
+        return plan, (*problems, *self.beyond(plan)) if plan else problems

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem
 from meshwright.specs.streams import Stream
-from meshwright.targets.one_strategy import Note
+from meshwright.targets.contract import Note
 from meshwright.targets.sayable import Plan, Says
 
 BESIDE = {

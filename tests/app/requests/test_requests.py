@@ -15,14 +15,26 @@ from meshwright.app.requests.check import CheckRequest
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.app.requests.schedule import ScheduleRequest
 from meshwright.app.verbs import VERBS, docstring_of, python_verb, signature_of
-from meshwright.cli import answers, command, commands, main
+from meshwright.cli import answers, commands, main
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import Field
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields, WatchedFields
-from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Spec, Texts, Whole, Window
-from meshwright.fields.power import CarbonIntensity, Watts
+from meshwright.fields.kinds import (
+    CarbonIntensity,
+    Choice,
+    Count,
+    Duration,
+    Number,
+    Numbers,
+    OutputFile,
+    Spec,
+    Texts,
+    Watts,
+    Whole,
+    Window,
+)
 from meshwright.fields.request import request_fields
 from meshwright.formats.host import Disks
 from meshwright.specs.failures import Failures
@@ -122,7 +134,7 @@ def test_every_option_in_help_comes_from_the_request(verb: str) -> None:
     assert options - {"--help"} == {one.spelled for one in asked if one.cli and not one.argument}
 
 
-@pytest.mark.parametrize("module", [answers, command, commands])
+@pytest.mark.parametrize("module", [answers, commands])
 def test_no_body_of_a_command_is_long(module: Any) -> None:
     for name, function in inspect.getmembers(module, inspect.isfunction):
         if function.__module__ == module.__name__ and not name.startswith("_"):

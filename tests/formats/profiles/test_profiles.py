@@ -140,10 +140,6 @@ def test_a_fit_stays_above_its_floor() -> None:
     assert falling.seconds(4e3) == pytest.approx(4e3 / (0.02 * 1e9))
 
 
-def test_a_transfer_of_nothing_takes_no_time() -> None:
-    assert LinkFit(c2=-0.2, c1=0.1, c0=1.0, max_gb_s=2.0).seconds(0.0) == 0.0
-
-
 def sailor_folder(root: Path) -> Path:
     """The first point and the first link of the invented profiles, as Sailor's tools write them."""
     tiny = read_profiles(TINY)

@@ -10,7 +10,7 @@ import pytest
 from meshwright import estimate, plan
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.estimate.price import estimate_plan
-from meshwright.fields.power import CarbonIntensity, Watts
+from meshwright.fields.kinds import CarbonIntensity, Watts
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.library.devices import device
 from meshwright.library.prices import PUBLIC, prices_of

@@ -15,34 +15,12 @@ SHAPE: Mapping[str, Any] = {
     "plans": [{}],
     "warnings": [str],
     "verdict": {"text": str, "why": [str]},
-    "inputs": {
-        "model": {"name": str},
-        "cluster": {"name": str},
-        "assumptions": [{"name": str, "value": str, "basis": str}],
-    },
+    "inputs": {"assumptions": [{"name": str, "value": str, "basis": str}]},
     "rank_map": {"groups": [_GROUP], "stages": [str], "warnings": [str]},
 }
 """What is always there: a type, a list of one kind, or the keys of an object."""
-OPTIONAL: Mapping[str, Any] = {
-    "pareto": [_POINT],
-    "trainers": [{"trainer": str, "plan": (str, type(None))}],
-    "search": {},
-}
-PLAN_OF_TRAINER: Mapping[str, Any] = {
-    "fits": bool,
-    "step_time_s": NUMBER,
-    "peak_memory_bytes": NUMBER,
-    "capacity_bytes": NUMBER,
-}
-REFUSAL_OF_TRAINER: Mapping[str, Any] = {"fits": bool, "why": str}
-RUNNER_UP: Mapping[str, Any] = {"title": str, "step_time_s": NUMBER, "loses_because": str}
-_CALLED = {
-    str: "a text",
-    (str, type(None)): "a text or null",
-    NUMBER: "a number",
-    int: "a whole number",
-    bool: "true or false",
-}
+OPTIONAL: Mapping[str, Any] = {"pareto": [_POINT], "trainers": [{"trainer": str}], "search": {}}
+_CALLED = {str: "a text", NUMBER: "a number", int: "a whole number", bool: "true or false"}
 
 
 def require_plan_set(document: Mapping[str, Any], path: str) -> None:
@@ -62,13 +40,9 @@ def require_plan_set(document: Mapping[str, Any], path: str) -> None:
     verdict = document.get("verdict")
     if isinstance(verdict, Mapping):
         if verdict.get("runner_up") is not None:
-            wrong += _wrong(verdict["runner_up"], RUNNER_UP, "verdict.runner_up")
+            wrong += _wrong(verdict["runner_up"], {"title": str, "loses_because": str}, "verdict.runner_up")
         elif "runner_up" not in verdict:
             wrong.append(("verdict.runner_up", "is missing"))
-    if not wrong:
-        for number, one in enumerate(document.get("trainers") or ()):
-            shape = REFUSAL_OF_TRAINER if one["plan"] is None else PLAN_OF_TRAINER
-            wrong += _wrong(one, shape, f"trainers[{number}]")
     if wrong:
         fix = "write the file again with `plan -o`, or report one plan of it: FILE#1"
         raise InputError([Problem(what=f"{at} {why} in {path}", fix=fix, field=at) for at, why in wrong], code="MW222")

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layers import mixing
 from meshwright.estimate.layers.groups import Groups
-from meshwright.estimate.layers.work_mixing import MixingPricing
+from meshwright.estimate.layers.mixing import MixingPricing
 from meshwright.estimate.layers.work_seconds import (
     Device,
     LayerCompute,

@@ -109,15 +109,13 @@ class LinkFit:
             x = log2(payload / 1e6),  GB/s = c2 x^2 + c1 x + c0,  t = payload / (1e9 GB/s)
 
         Args:
-            payload_bytes: what is sent; nothing takes no time.
+            payload_bytes: above 0.
 
         Returns:
             seconds; the bandwidth is not held to the largest measured one, and to `FLOOR_SHARE` of it from below.
 
         Source: fits of network_bandwidth_fits.csv, as eth-easl/sailor uses them.
         """
-        if payload_bytes == 0:
-            return 0.0
         x = math.log2(payload_bytes / MEGA)
         gb_s = max(self.c2 * x * x + self.c1 * x + self.c0, FLOOR_SHARE * self.max_gb_s)
         return payload_bytes / (GIGA * gb_s)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from meshwright.errors import Problem
 from meshwright.library.software import software
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, marked
+from meshwright.targets.contract import Files, Note, OneStrategyTarget, marked, overlaps
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets.contract import Files, file_of, marked
+from meshwright.targets.contract import Files, Note, OneStrategyTarget, file_of, marked
 from meshwright.targets.key_texts import Keys
 from meshwright.targets.keys import KeyReader
-from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.python_values import UNKNOWN, assigned, constants, expression_value, keywords
 from meshwright.targets.sayable import ANY, Plan, Rule, equal_micro_batches, only
 

@@ -13,9 +13,8 @@ from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library.software import software
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline, seeing
-from meshwright.targets.contract import Files
+from meshwright.targets.contract import ADAM_IS_ADAMW, Files, Note, OneStrategyTarget, overlaps
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from meshwright.errors import Problem
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, marked_lines
+from meshwright.targets.contract import Files, OneStrategyTarget, marked_lines
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files
+from meshwright.targets.contract import Files, Note, OneStrategyTarget
 from meshwright.targets.key_texts import Keys, json_text, nested_tables
-from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, file_of, marked
+from meshwright.targets.contract import Files, Note, OneStrategyTarget, file_of, marked
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import Plan, only
 
 if TYPE_CHECKING:

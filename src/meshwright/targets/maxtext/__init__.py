@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from meshwright.errors import Problem
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.targets import fsdp
+from meshwright.targets.contract import Note, OneStrategyTarget, overlaps
 from meshwright.targets.key_texts import Keys, yaml_text
 from meshwright.targets.maxtext import kernels
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
 from meshwright.targets.maxtext.read import CONFIG, CONTEXTS, QUANTIZATIONS, TITLE, read, recognised
-from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 

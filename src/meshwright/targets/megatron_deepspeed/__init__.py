@@ -24,13 +24,12 @@ from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Script, launches, read_script, word
 from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
-from meshwright.targets.contract import Files, marked, one_line, text_beside, text_of
+from meshwright.targets.contract import Files, Note, OneStrategyTarget, marked, one_line, text_beside, text_of
 from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.key_texts import json_text, nested_tables
 from meshwright.targets.keys import KeyReader, value_of
 from meshwright.targets.megatron import marked_script
-from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 
 TITLE = "Megatron-DeepSpeed"

@@ -14,8 +14,16 @@ from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
-from meshwright.targets.contract import Files, file_of, marked, text_beside
-from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
+from meshwright.targets.contract import (
+    ADAM_IS_ADAMW,
+    Files,
+    Note,
+    OneStrategyTarget,
+    file_of,
+    marked,
+    overlaps,
+    text_beside,
+)
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 
