@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
+
+
+def later(place: str) -> Callable[..., Any]:
+    """A function whose file is read when it is called.
+
+    Args:
+        place: `module:function`, or `module:RECORD.method`.
+    """
+
+    def called(*given: Any, **named: Any) -> Any:
+        module, _, path = place.partition(":")
+        return attrgetter(path)(import_module(module))(*given, **named)
+
+    return called
 
 
 class Catalogue(MutableMapping[str, Entry]):

@@ -6,17 +6,14 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.errors import Problem
 from meshwright.library.software import software
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, Note, OneStrategyTarget, marked, overlaps
+from meshwright.targets.contract import Note, OneStrategyTarget, marked, overlaps
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.sayable import ANY, Plan, Rule, only
-
-if TYPE_CHECKING:
-    from meshwright.formats.launch_file import LaunchFile
 
 TITLE = "Accelerate"
 CONFIG = "accelerate.yaml"
@@ -212,18 +209,6 @@ NOTES = (
 )
 
 
-def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    from meshwright.targets.accelerate.read import read  # searches read no files
-
-    return read(files, devices)
-
-
-def _named(text: str) -> tuple[str, ...]:
-    from meshwright.targets.accelerate.read import files_named
-
-    return files_named(text)
-
-
 TARGET = OneStrategyTarget(
     name="accelerate",
     title=TITLE,
@@ -238,9 +223,9 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=_start,
     notes=NOTES,
-    read=_read,
+    read=later("meshwright.targets.accelerate.read:read"),
     recognised=marked((".yaml", ".yml", ".json"), *MARKS),
-    named=_named,
+    named=later("meshwright.targets.accelerate.read:files_named"),
     edited=hugging_face.edited,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
     software="pytorch-eager-no-sync",

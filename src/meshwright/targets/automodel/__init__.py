@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library.software import software
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline, seeing
-from meshwright.targets.contract import ADAM_IS_ADAMW, Files, Note, OneStrategyTarget, overlaps
+from meshwright.targets.contract import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:
-    from meshwright.formats.launch_file import LaunchFile
     from meshwright.formats.shell import Launch, Word
-    from meshwright.specs.model import ModelSpec
-    from meshwright.specs.tuning import Lora
 
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
@@ -235,13 +233,6 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         yield from peft.untrainable(plan)
 
 
-def _adapted(model: ModelSpec, lora: Lora) -> Lora:
-    """The same adapters, with experts in 16 bits: weights in few bits are modules."""
-    from meshwright.targets.peft_experts import keeps_experts
-
-    return keeps_experts(model, lora)
-
-
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
     head = (f"automodel {CONFIG}; keys of nemo-automodel 0.7.0", f"plan: {plan.job.name or 'uneven stages'}")
     return (CONFIG, yaml_text(configuration(plan), head)), *pytorch_pipeline.schedule_files(plan)
@@ -260,18 +251,6 @@ _IN_PARTS = Note(
 )
 
 
-def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    from meshwright.targets.automodel.read import read  # searches read no files
-
-    return read(files, devices)
-
-
-def _recognised(name: str, text: str) -> bool:
-    from meshwright.targets.automodel.read import FILE
-
-    return FILE.recognised(name, text)
-
-
 def _said(launch: Launch) -> Mapping[str, Word]:
     from meshwright.targets.overrides import by_options
 
@@ -287,13 +266,13 @@ TARGET = OneStrategyTarget(
     rules=RULES,
     beyond=_beyond,
     predicts_ahead=False,
-    adapted=_adapted,
+    adapted=later("meshwright.targets.peft_experts:keeps_experts"),
     write=_files,
     start=_start,
     notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS, *seeing.NOTES),
-    read=_read,
+    read=later("meshwright.targets.automodel.read:read"),
     overrides=_said,
-    recognised=_recognised,
+    recognised=later("meshwright.targets.automodel.read:FILE.recognised"),
     beside=(COMPUTE_FILE,),
     software="pytorch-eager",
 )

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.errors import Problem
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, OneStrategyTarget, marked_lines
+from meshwright.targets.contract import OneStrategyTarget, marked_lines
 from meshwright.targets.key_texts import Keys, nested_tables, yaml_text
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 if TYPE_CHECKING:
-    from meshwright.formats.launch_file import LaunchFile
     from meshwright.formats.shell import Launch, Word
 
 TITLE = "Axolotl"
@@ -251,12 +251,6 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
 
 
-def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    from meshwright.targets.axolotl.read import read  # searches read no files
-
-    return read(files, devices)
-
-
 def _overrides(launch: Launch) -> Mapping[str, Word]:
     from meshwright.targets.overrides import by_flags
 
@@ -274,7 +268,7 @@ TARGET = OneStrategyTarget(
     start=_start,
     predicts_ahead=False,
     adapted=_ADAPTED,
-    read=_read,
+    read=later("meshwright.targets.axolotl.read:read"),
     notes=seeing.NOTES,
     recognised=recognised,
     overrides=_overrides,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
@@ -23,8 +24,6 @@ from meshwright.targets.sayable import unequal_pipelines
 if TYPE_CHECKING:
     from meshwright.formats.key_text import KeyText
     from meshwright.formats.launch_file import LaunchFile
-    from meshwright.formats.shell import Script
-    from meshwright.specs.model import ModelSpec
 
 TITLE = "Megatron-Bridge"
 OVERRIDES = "overrides.txt"
@@ -87,12 +86,6 @@ def _refused(job: Job) -> tuple[Problem, ...]:
         whole, untrainable = lora.wholly_trained(job), tuple(lora.untrainable_by_bridge(job))
     written = megatron.translate(whole, shape_said=True)
     return written.refused or rule_problems(whole) or (*_model_problems(job), *untrainable, *unsaid(written.arguments))
-
-
-def _usual_modules(model: ModelSpec) -> str:
-    from meshwright.targets.bridge.lora import usual_modules
-
-    return usual_modules(model)
 
 
 def _model_problems(job: Job) -> Iterator[Problem]:
@@ -178,12 +171,6 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     return read_bridge_text(name, "\n".join((text, *(f"{key}={value}" for key, value in over.items()))), devices)
 
 
-def _read_script(script: Script, devices: int | None) -> LaunchFile:
-    from meshwright.targets.bridge.read import read_bridge_script
-
-    return read_bridge_script(script, devices)
-
-
 def _edited(name: str, text: str) -> KeyText | None:
     """A recipe is not edited through a table of its parts: their keys and those that are exported differ."""
     from meshwright.targets.bridge.edit import overrides_text
@@ -199,12 +186,12 @@ TARGET = JobTarget(
     translate=_files,
     refusals_of=_refused,
     read=_read,
-    script=_read_script,
+    script=later("meshwright.targets.bridge.read:read_bridge_script"),
     edited=_edited,
     recognised=_recognised,
     beside=(OVERRIDES,),
     as_run=as_run_by_megatron,
-    adapters=_usual_modules,
+    adapters=later("meshwright.targets.bridge.lora:usual_modules"),
     formats={dtype: {"weight_dtype": "fp8"} for dtype in ("fp8", "mxfp8")},
     option=lambda name, value: (f"{name}={value}",),
 )

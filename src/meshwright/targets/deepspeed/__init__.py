@@ -6,15 +6,12 @@ Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/Dee
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.targets import adapters, fsdp, hugging_face, seeing
-from meshwright.targets.contract import Files, Note, OneStrategyTarget
+from meshwright.targets.contract import Note, OneStrategyTarget
 from meshwright.targets.key_texts import Keys, json_text, nested_tables
 from meshwright.targets.sayable import ANY, Plan, Rule, only
-
-if TYPE_CHECKING:
-    from meshwright.formats.launch_file import LaunchFile
 
 TITLE = "DeepSpeed"
 CONFIG = "ds_config.json"
@@ -232,18 +229,6 @@ NOTES = (
 )
 
 
-def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    from meshwright.targets.deepspeed.read import read  # searches read no files
-
-    return read(files, devices)
-
-
-def _recognised(name: str, text: str) -> bool:
-    from meshwright.targets.deepspeed.read import FILE
-
-    return FILE.recognised(name, text)
-
-
 TARGET = OneStrategyTarget(
     name="deepspeed",
     title=TITLE,
@@ -259,8 +244,8 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=hugging_face.start,
     notes=NOTES,
-    read=_read,
-    recognised=_recognised,
+    read=later("meshwright.targets.deepspeed.read:read"),
+    recognised=later("meshwright.targets.deepspeed.read:FILE.recognised"),
     # The trainer compares the batch of a step with what all devices would take, those that share one among them.
     left_out=frozenset(("train_batch_size",)),
     edited=hugging_face.edited,

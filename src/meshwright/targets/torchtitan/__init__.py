@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from meshwright.catalogue import later
 from meshwright.errors import Problem
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
@@ -28,10 +29,8 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_he
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 
 if TYPE_CHECKING:
-    from meshwright.formats.key_text import KeyText
     from meshwright.formats.launch_file import LaunchFile
     from meshwright.formats.shell import Launch, Word
-    from meshwright.specs.model import ModelSpec
 
 TITLE = "torchtitan"
 MODULE = "meshwright_plan"
@@ -123,12 +122,6 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
         yield from untrainable_by_torchtitan(plan)
 
 
-def _usual_modules(model: ModelSpec) -> str:
-    from meshwright.targets.torchtitan.lora import usual_modules
-
-    return usual_modules(model)
-
-
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
     from meshwright.targets.torchtitan.module import module_text
 
@@ -152,12 +145,6 @@ _PROGRAM = re.compile(r"(?:^|/)torchtitan[./]train(?:\.py)?$")
 _CONFIG_FILE = "--job.config_file"
 """The option of earlier versions, by which copies of its program are known under other names."""
 _REGISTRIES = ("torchtitan/models/{}/config_registry.py", "torchtitan/experiments/{}/config_registry.py")
-
-
-def _edited(name: str, text: str) -> KeyText | None:
-    from meshwright.targets.torchtitan.edit import edited_module
-
-    return edited_module(name, text)
 
 
 def _said(launch: Launch) -> dict[str, Word]:
@@ -215,8 +202,8 @@ TARGET = OneStrategyTarget(
     configs=_configs,
     programs=r"(?:^|[/.])train(?:\.py)?$",
     recognised=_recognised,
-    edited=_edited,
+    edited=later("meshwright.targets.torchtitan.edit:edited_module"),
     beside=(COMPUTE_FILE,),
     software="torchtitan",
-    adapters=_usual_modules,
+    adapters=later("meshwright.targets.torchtitan.lora:usual_modules"),
 )
