@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,15 +82,8 @@ def grid_parts(
         space: pinned axes.
         ways: the ways to reach experts on other ranks; those of the space if not given.
     """
-    legal, taken = _Legal(model, workload, space), 0
-    for number, mesh in _meshes_by_context(model, workload, devices, space, ways, legal):
-        legal.add(number, mesh)
-        if legal.rows - taken >= BOUNDED_TOGETHER:
-            taken = legal.rows
-            yield legal.taken()
-    last = legal.grid()
-    if last.rows:
-        yield last
+    legal = _Legal(model, workload, space)
+    yield from legal.in_parts(_meshes_by_context(model, workload, devices, space, ways, legal))
 
 
 def of_any_count(
@@ -106,7 +99,14 @@ def of_any_count(
         space: pinned axes; those of pp and dp are not looked at.
         ways: the ways to reach experts on other ranks; those of the space if not given.
     """
-    legal, taken = _Legal(model, workload, space), 0
+    legal = _Legal(model, workload, space)
+    yield from legal.in_parts((0, mesh) for mesh in _meshes_of_any_count(model, workload, most, space, ways, legal))
+
+
+def _meshes_of_any_count(
+    model: ModelSpec, workload: Workload, most: int, space: Space, ways: Ints | None, legal: _Legal
+) -> Iterator[_Mesh]:
+    """Every mesh of at most so many tensor and context ranks whose data ranks have one micro-batch."""
     experts, ways = _expert_degrees(model, space), ways_of(space, workload.expert_load) if ways is None else ways
     degrees = np.arange(1, most + 1)
     for tp in _pinned(space, "tp", degrees[_alone_legal(legal.rules, degrees)].tolist()):
@@ -114,13 +114,7 @@ def of_any_count(
             levels = context_levels(cp, space)
             for dp in divisors(workload.global_batch):
                 mesh = _mesh((tp, cp, 1, dp), legal.overlaps, levels, experts, workload, space, ways)
-                legal.add(0, replace(mesh, batches=mesh.batches[mesh.batches == mesh.local_batch]))
-                if legal.rows - taken >= BOUNDED_TOGETHER:
-                    taken = legal.rows
-                    yield legal.taken()
-    last = legal.grid()
-    if last.rows:
-        yield last
+                yield replace(mesh, batches=mesh.batches[mesh.batches == mesh.local_batch])
 
 
 def _meshes_by_context(
@@ -185,6 +179,18 @@ class _Legal:
         self.most_waiting += mesh.most_rows
         if self.most_waiting >= CHECKED_TOGETHER:
             self._check()
+
+    def in_parts(self, meshes: Iterable[tuple[int, _Mesh]]) -> Iterator[Grid]:
+        """Add these meshes; the legal rows part after part, each of so few that its bounds need little memory."""
+        taken = 0
+        for number, mesh in meshes:
+            self.add(number, mesh)
+            if self.rows - taken >= BOUNDED_TOGETHER:
+                taken = self.rows
+                yield self.taken()
+        last = self.grid()
+        if last.rows:
+            yield last
 
     def grid(self) -> Grid:
         """The legal ones of all rows added, in the order of their meshes."""

@@ -8,6 +8,8 @@ Source: Liu et al. 2023, Janus (SIGCOMM), sections 3 to 5; its cache in host mem
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from meshwright.shapes import Float
@@ -30,33 +32,9 @@ class MovedExperts(ExpertMethod):
         assert moved is not None
         elements = op.experts * one * (moved & (columns.ep > 1))
         weights, gradients = elements * formats.weights, elements * formats.gradients
-        first = 1.0 / columns.ep
+        call = partial(Call, category="ep", group="ep", head_share=1.0 / columns.ep)
         return (
-            Call(
-                kind="all_gather",
-                category="ep",
-                phase="forward",
-                group="ep",
-                payload_bytes=weights,
-                beside="forward",
-                head_share=first,
-            ),
-            Call(
-                kind="all_gather",
-                category="ep",
-                phase="backward",
-                group="ep",
-                payload_bytes=weights,
-                beside="input_gradient",
-                head_share=first,
-            ),
-            Call(
-                kind="reduce_scatter",
-                category="ep",
-                phase="backward",
-                group="ep",
-                payload_bytes=gradients,
-                beside="weight_gradient",
-                head_share=first,
-            ),
+            call(kind="all_gather", phase="forward", payload_bytes=weights, beside="forward"),
+            call(kind="all_gather", phase="backward", payload_bytes=weights, beside="input_gradient"),
+            call(kind="reduce_scatter", phase="backward", payload_bytes=gradients, beside="weight_gradient"),
         )

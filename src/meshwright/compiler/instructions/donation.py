@@ -8,7 +8,31 @@ from dataclasses import replace
 
 from jax.extend import core
 
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
+from meshwright.compiler.instructions.lists import ListBuilder, with_frees
+
+
+def program_of(
+    out: ListBuilder, feeds: Sequence[Feed], outcomes: Sequence[StepResult], given: Collection[int] = ()
+) -> StepProgram:
+    """The program of finished lists: buffers are freed behind their last use, or donated to it.
+
+    Args:
+        out: the lists, their executables and buffers.
+        feeds: inputs of the step.
+        outcomes: the results of the step, whose buffers are kept.
+        given: inputs that the caller gives away.
+    """
+    kept = {outcome.buffer for outcome in outcomes}
+    lists = [with_frees(instructions, kept) for instructions in out.lists]
+    taken = set(given) - {outcome.input for outcome in outcomes}
+    return StepProgram(
+        lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, feeds, taken))),
+        executables=out.executables,
+        buffers=tuple(out.buffers),
+        feeds=tuple(feeds),
+        outcomes=tuple(outcomes),
+    )
 
 
 def with_donations(

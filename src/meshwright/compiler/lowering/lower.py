@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from meshwright.compiler.cuts.stage_programs import StageJaxprs
 from meshwright.compiler.instructions import StepProgram, StepResult
-from meshwright.compiler.instructions.donation import with_donations
-from meshwright.compiler.instructions.lists import ListBuilder, with_frees
+from meshwright.compiler.instructions.donation import program_of
+from meshwright.compiler.instructions.lists import ListBuilder
 from meshwright.compiler.instructions.operands import Operands
 from meshwright.compiler.instructions.paging import paged_lists
 from meshwright.compiler.instructions.stage_tasks import StageTasks, in_rounds
@@ -151,18 +151,9 @@ def lower(
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
         outcomes = _with_versions(communicating, tasks, finish, shardings, devices, layouts)
-    kept = {outcome.buffer for outcome in outcomes}
-    lists = paged_lists(out.lists, out.buffers, operands.feeds, of_stages) if order.paged else out.lists
-    lists = [with_frees(instructions, kept) for instructions in lists]
-    given = set(given) - {outcome.input for outcome in outcomes}
-    return StepProgram(
-        lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
-        executables=out.executables,
-        buffers=tuple(out.buffers),
-        feeds=tuple(operands.feeds),
-        outcomes=tuple(outcomes),
-        inexact=order.inexact,
-    )
+    if order.paged:
+        out.lists = paged_lists(out.lists, out.buffers, operands.feeds, of_stages)
+    return replace(program_of(out, operands.feeds, outcomes, given), inexact=order.inexact)
 
 
 def _with_versions(

@@ -26,8 +26,8 @@ from meshwright.compiler.cuts.staging import staged
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.instructions.donation import with_donations
-from meshwright.compiler.instructions.lists import ListBuilder, with_frees
+from meshwright.compiler.instructions.donation import program_of
+from meshwright.compiler.instructions.lists import ListBuilder
 from meshwright.compiler.instructions.operands import Operands
 from meshwright.compiler.instructions.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.joins import How, Join
@@ -230,17 +230,7 @@ def lower_pipelines(
     traced = [one.of_trace(parts[0].step) if isinstance(one, GridSharding) else one for one in shardings]
     updating = Updating(whole, programs[0], out, operands[0], traced, devices, layouts)
     outcomes = updating.outcomes(finish.owner, tasks[0].copies)
-    kept = {outcome.buffer for outcome in outcomes}
-    feeds = [feed for one in operands for feed in one.feeds]
-    lists = [with_frees(instructions, kept) for instructions in out.lists]
-    taken = set(given) - {outcome.input for outcome in outcomes}
-    return StepProgram(
-        lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, feeds, taken))),
-        executables=out.executables,
-        buffers=tuple(out.buffers),
-        feeds=tuple(feeds),
-        outcomes=tuple(outcomes),
-    )
+    return program_of(out, [feed for one in operands for feed in one.feeds], outcomes, given)
 
 
 def _joint_owners(step: TracedStep, tasks: Sequence[StageTasks], parts: Sequence[PipelinePart]) -> dict[int, int]:

@@ -16,8 +16,8 @@ from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of, is_heavy
 from meshwright.compiler.instructions import StepProgram
-from meshwright.compiler.instructions.donation import with_donations
-from meshwright.compiler.instructions.lists import ListBuilder, with_frees
+from meshwright.compiler.instructions.donation import program_of
+from meshwright.compiler.instructions.lists import ListBuilder
 from meshwright.compiler.instructions.operands import Operands
 from meshwright.compiler.lowering.updating import Updating
 from meshwright.compiler.marking import gradient_p, marked_forward
@@ -83,16 +83,7 @@ def lower_whole(
     ]
     updating = Updating(step, (), out, operands, shardings, devices, layouts, _homes(step, len(devices)))
     outcomes = updating.outcomes({}, np.zeros((1, 0), np.int64))
-    kept = {outcome.buffer for outcome in outcomes}
-    lists = [with_frees(instructions, kept) for instructions in out.lists]
-    given = set(given) - {outcome.input for outcome in outcomes}
-    return StepProgram(
-        lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
-        executables=out.executables,
-        buffers=tuple(out.buffers),
-        feeds=tuple(operands.feeds),
-        outcomes=tuple(outcomes),
-    )
+    return program_of(out, operands.feeds, outcomes, given)
 
 
 def _needed(jaxpr: core.Jaxpr) -> tuple[core.JaxprEqn, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,17 +56,11 @@ def mutation_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputEr
         fun: the user's step.
         changed: words for each.
     """
-    return InputError(
-        [
-            Problem(
-                what=f"{start_of(fun)} changes Python's state: {one}",
-                why="Python runs when the step is traced, not with each step, so it is changed then and never again",
-                fix="make it part of the state that the step takes and returns,"
-                " as state.replace(count=state.count + 1)",
-                field=getattr(fun, "__name__", "step"),
-            )
-            for one in changed
-        ]
+    return _refused(
+        fun,
+        (f"changes Python's state: {one}" for one in changed),
+        why="Python runs when the step is traced, not with each step, so it is changed then and never again",
+        fix="make it part of the state that the step takes and returns, as state.replace(count=state.count + 1)",
     )
 
 
@@ -77,18 +71,12 @@ def writing_problem(fun: Callable[..., Any], written: Mapping[str, str]) -> Inpu
         fun: the user's step.
         written: words for each file, by the line that writes it.
     """
-    return InputError(
-        [
-            Problem(
-                what=f"{start_of(fun)} {one}: {line}",
-                why="Python runs when the step is traced: files are written then, without numbers,"
-                " and not in each step",
-                fix="return what it is to hold (has_aux=True from a loss) and write it after the step;"
-                " jax.debug.callback writes in each step",
-                field=getattr(fun, "__name__", "step"),
-            )
-            for line, one in written.items()
-        ]
+    return _refused(
+        fun,
+        (f"{one}: {line}" for line, one in written.items()),
+        why="Python runs when the step is traced: files are written then, without numbers, and not in each step",
+        fix="return what it is to hold (has_aux=True from a loss) and write it after the step;"
+        " jax.debug.callback writes in each step",
     )
 
 
@@ -99,17 +87,18 @@ def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputErr
         fun: the user's step.
         changed: words for each.
     """
-    return InputError(
-        [
-            Problem(
-                what=f"{start_of(fun)} depends on Python's state, which has changed since it was compiled: {one}",
-                why="it was traced once, and its program holds the number of then",
-                fix="pass it as an argument of the step; in static_argnames where shapes or branches depend on it",
-                field=getattr(fun, "__name__", "step"),
-            )
-            for one in changed
-        ]
+    return _refused(
+        fun,
+        (f"depends on Python's state, which has changed since it was compiled: {one}" for one in changed),
+        why="it was traced once, and its program holds the number of then",
+        fix="pass it as an argument of the step; in static_argnames where shapes or branches depend on it",
     )
+
+
+def _refused(fun: Callable[..., Any], does: Iterable[str], *, why: str, fix: str) -> InputError:
+    """The error of a step that does all this."""
+    field = getattr(fun, "__name__", "step")
+    return InputError([Problem(what=f"{start_of(fun)} {one}", why=why, fix=fix, field=field) for one in does])
 
 
 def check_begun(fun: Callable[..., Any], result: Any) -> None:

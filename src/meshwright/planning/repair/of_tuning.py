@@ -119,21 +119,15 @@ def lora_option(lora: Lora) -> str:
     Args:
         lora: the record.
     """
-    words = [f"r={lora.rank}"]
-    if lora.targets != (ALL_LINEAR,):
-        words.append(f"targets={'+'.join(lora.targets)}")
-    if lora.parameters:
-        words.append(f"target_parameters={'+'.join(lora.parameters)}")
-    if lora.ranks:
-        words.append(f"rank_pattern={'+'.join(f'{name}:{rank}' for name, rank in lora.ranks)}")
-    if lora.base:
-        words.append(f"base={lora.base}")
-    if lora.dropout:
-        words.append(f"dropout={lora.dropout:g}")
-    if lora.layers:
-        words.append(f"layers={'+'.join(f'{first}-{last}' for first, last in lora.layers)}")
-    if lora.skip:
-        words.append(f"skip={'+'.join(lora.skip)}")
-    if lora.train:
-        words.append(f"train={'+'.join(lora.train)}")
-    return ",".join([*words, *(["dora"] if lora.dora else [])])
+    words = {
+        "targets": "+".join(lora.targets) if lora.targets != (ALL_LINEAR,) else "",
+        "target_parameters": "+".join(lora.parameters),
+        "rank_pattern": "+".join(f"{name}:{rank}" for name, rank in lora.ranks),
+        "base": lora.base or "",
+        "dropout": f"{lora.dropout:g}" if lora.dropout else "",
+        "layers": "+".join(f"{first}-{last}" for first, last in lora.layers),
+        "skip": "+".join(lora.skip),
+        "train": "+".join(lora.train),
+    }
+    stated = [f"{name}={value}" for name, value in words.items() if value]
+    return ",".join([f"r={lora.rank}", *stated, *(["dora"] if lora.dora else [])])

@@ -24,6 +24,11 @@ def is_bash(name: str, text: str) -> bool:
     return PurePath(name).suffix in SUFFIXES or text.startswith("#!")
 
 
+def bash_with(pattern: re.Pattern[str]) -> Callable[[str, str], bool]:
+    """Recognises bash scripts whose text has a match of a pattern."""
+    return lambda name, text: is_bash(name, text) and pattern.search(text) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One start of a trainer."""
@@ -119,9 +124,20 @@ def nothing_started(title: str, script: Script, fix: str) -> Problem:
     return script.stopped() or problem
 
 
-def commands(script: Script, of: Callable[[Launch], Command | None]) -> list[Command]:
-    """Starts of a trainer among the commands of a script."""
-    return [one for launch in launches(script.commands) if (one := of(launch)) is not None]
+def start_in(script: Script, of: Callable[[Launch], Command | None], title: str, fix: str) -> Command | LaunchFile:
+    """The start of a trainer that is meant by a script; or the script as one of which no plan is read, and why.
+
+    Args:
+        script: commands of the script, as bash means it.
+        of: the start that a command is; None for other programs.
+        title: name of the trainer.
+        fix: what to check instead.
+    """
+    found = [one for launch in launches(script.commands) if (one := of(launch)) is not None]
+    if not found:
+        return not_read((*unread(script), nothing_started(title, script, fix)))
+    last = chosen(found, script)
+    return not_read(unread(script), (last,)) if isinstance(last, Problem) else last
 
 
 def chosen(found: Sequence[C], script: Script) -> C | Problem:

@@ -54,10 +54,6 @@ _FLAT = {
 _SFT = "check a script of train_sft"
 
 
-def _recognised(name: str, text: str) -> bool:
-    return commands.is_bash(name, text) and _TEXT.search(text) is not None
-
-
 def _started(launch: Launch) -> Command | None:
     match = _PROGRAM.search(launch.program)
     return Command(launch=launch, options=commands.options_by_name(launch.words)) if match is not None else None
@@ -70,13 +66,10 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         script: the script as bash means it.
         devices: the number of devices of the job; by default those that the launcher starts.
     """
+    last = commands.start_in(script, _started, TITLE, _SFT)
+    if isinstance(last, LaunchFile):
+        return last
     problems = commands.unread(script)
-    found = commands.commands(script, _started)
-    if not found:
-        return commands.not_read((*problems, commands.nothing_started(TITLE, script, _SFT)))
-    last = commands.chosen(found, script)
-    if isinstance(last, Problem):
-        return commands.not_read(problems, (last,))
     kind = _PROGRAM.search(last.launch.program)[1]  # type: ignore[index]
     if kind != "train_sft":
         what = f"{TITLE} starts {kind}"
@@ -163,6 +156,6 @@ TARGET = ReadTarget(
     version="0.9 (2026)",
     like="deepspeed",
     script=read,
-    recognised=_recognised,
+    recognised=commands.bash_with(_TEXT),
     software="pytorch-eager",
 )

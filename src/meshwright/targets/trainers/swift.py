@@ -60,10 +60,6 @@ _DEFAULT_STEPS = 16
 """Sequences of a step that accumulation makes where no option says how often it is done."""
 
 
-def _recognised(name: str, text: str) -> bool:
-    return commands.is_bash(name, text) and _STARTS.search(text) is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started(Command):
     """One start of a program of ms-swift."""
@@ -378,7 +374,7 @@ TARGET = ReadTarget(
     version="4 (2026)",
     like="megatron",
     script=read,
-    recognised=_recognised,
+    recognised=commands.bash_with(_STARTS),
     beside=(deepspeed.CONFIG,),
     software="pytorch-eager-no-sync",
 )

@@ -28,10 +28,6 @@ _NEEDED = re.compile(
 )
 
 
-def _recognised(name: str, text: str) -> bool:
-    return commands.is_bash(name, text) and _TEXT.search(text) is not None
-
-
 def _started(launch: Launch) -> Command | None:
     ours = _PROGRAM.search(launch.program) is not None
     return Command(launch=launch, options=commands.by_keys(launch.words)) if ours else None
@@ -44,18 +40,14 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         script: the script as bash means it.
         devices: the number of devices of the job; by default those that the launcher starts.
     """
+    fix = "check a script of fsdp_sft_trainer"
+    last = commands.start_in(script, _started, TITLE, fix)
+    if isinstance(last, LaunchFile):
+        return last
     problems = commands.unread(script)
-    found = commands.commands(script, _started)
-    if not found:
-        nothing = commands.nothing_started(TITLE, script, "check a script of fsdp_sft_trainer")
-        return commands.not_read((*problems, nothing))
-    last = commands.chosen(found, script)
-    if isinstance(last, Problem):
-        return commands.not_read(problems, (last,))
     name = last.launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
     if name != "fsdp_sft_trainer":
         why = "it trains a policy with rollouts: no plan here prices the models that generate and judge them"
-        fix = "check a script of fsdp_sft_trainer"
         if "sft" in name:
             why = "it fills micro-batches with tokens, in an engine that other files choose, which are not read"
             fix = "price the plan that it makes: check MODEL --plan PLAN"
@@ -120,6 +112,6 @@ TARGET = ReadTarget(
     version="0.7 (2026)",
     like="accelerate",
     script=read,
-    recognised=_recognised,
+    recognised=commands.bash_with(_TEXT),
     software="pytorch-eager",
 )
