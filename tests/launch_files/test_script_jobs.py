@@ -50,6 +50,15 @@ def test_jobs_that_are_read_differently_are_asked_about(tmp_path: Path, first: s
     ]
 
 
+def test_jobs_of_which_no_plan_is_read_may_differ_in_their_configurations(tmp_path: Path) -> None:
+    for name, more in (("plain", ""), ("narrow", ', "bf16_optimizer_states": true')):
+        engine = '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true%s}}'
+        (tmp_path / f"{name}.json").write_text(engine % more)
+    start = "deepspeed --num_gpus=8 train.py --batch_size 4 --deepspeed_config"
+    told = [one.what for one in read(tmp_path, f"{start} plain.json", f"{start} narrow.json").violations]
+    assert told == ["the script starts 2 different jobs"]
+
+
 def test_one_model_in_two_folders_is_one_model(tmp_path: Path) -> None:
     words = "--per_device_train_batch_size 1 --max_seq_length 2048"
     report = read(

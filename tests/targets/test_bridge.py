@@ -302,6 +302,21 @@ def test_a_recipe_of_a_model_that_sees_is_told_by_its_forward_step(tmp_path: Pat
     assert "--step_func is vlm_step" not in [one.what for one in asked(tmp_path, plain).violations]
 
 
+@pytest.mark.parametrize("words", ["--step_func qwen3_vl_step", "--recipe gemma3_vl_4b_sft_config"])
+def test_a_recipe_of_a_model_that_sees_is_told_by_its_name(tmp_path: Path, words: str) -> None:
+    plain = PEFT.replace(" $@", "").replace(" peft.dim=16", "")
+    option, value = words.split()
+    told = [one.what for one in asked(tmp_path, f"{plain.strip()} {words}\n").violations]
+    assert told.count(f"{option} is {value}") == 1
+
+
+def test_the_argument_that_names_the_recipe_is_asked_for(tmp_path: Path) -> None:
+    text = 'case "${1:?say a size}" in 4b) RECIPE=qwen3_4b_sft_config ;; 8b) RECIPE=qwen3_8b_sft_config ;; esac\n'
+    text += "python run_recipe.py --recipe $RECIPE model.seq_length=4096 train.global_batch_size=8\n"
+    (told,) = [one for one in asked(tmp_path, text).violations if one.what.startswith("which recipe is started")]
+    assert told.fix == "give --arg (argument 1)"
+
+
 OWN = """\
 from megatron.bridge import AutoBridge
 from megatron.bridge.recipes.common import _pretrain_common

@@ -22,6 +22,7 @@ from tests.targets.cases import job, runs_of
 from tests.targets.test_round_trip import any_estimate, written
 
 TARGET = TARGETS["megatron-deepspeed"]
+RATIO = "zero_optimization.offload_optimizer.ratio"
 LLAMA = """#!/bin/bash
 cat <<EOT > ds.json
 { "train_batch_size": 64, "train_micro_batch_size_per_gpu": MBS, "zero_optimization": { "stage": 1 } }
@@ -132,6 +133,25 @@ def test_stages_of_unlike_size_are_cut_as_deepspeed_cuts_them(layers: int, more:
 def test_a_configuration_that_says_otherwise_is_a_problem() -> None:
     found = read(mbs="2")
     assert [problem.field for problem in found.problems] == ["train_micro_batch_size_per_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ('"fp16": {"enabled": true}', "fp16.enabled"),
+        ('"bf16": {"enabled": true}', None),
+        ('"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}', RATIO),
+        ('"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}', None),
+    ],
+)
+def test_the_engine_in_another_number_format_or_with_part_of_the_states_is_told(more: str, field: str | None) -> None:
+    """The engine casts the model to its own format, whatever the options of the script say."""
+    assert TARGET.script is not None
+    text = LLAMA.replace('"zero_optimization": { "stage": 1 }', more).replace("MORE", "").replace("MBS", "1")
+    found = TARGET.script(read_script(text), 16)
+    assert [problem.field for problem in found.problems if problem.field != "--zero-stage"] == (
+        [field] if field else []
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_a_model_it_does_not_ship_is_refused_with_those_it_does() -> None:
     assert "accelerate" in problem.fix
 
 
+def test_toml_without_a_length_is_recognised_and_one_of_images_is_told_apart() -> None:
+    text = '[model]\nname = "flux"\n[training]\nlocal_batch_size = 4\n[parallelism]\ndata_parallel_shard_degree = -1\n'
+    assert target_of_file("train.toml", text) == "torchtitan"
+    found = TARGETS["torchtitan"].read({"train.toml": text}, devices=8)
+    assert "model.name" in [problem.field for problem in found.problems]
+
+
 def test_toml_that_parses_as_python_is_read_as_toml() -> None:
     """`[training]` is a list in Python and `seq_len = 8192` an assignment: nothing of it would be read."""
     text = "[training]\nlocal_batch_size = 2\nseq_len = 8192\n[parallelism]\ntensor_parallel_degree = 4\n"

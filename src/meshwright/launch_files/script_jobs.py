@@ -16,6 +16,8 @@ _MOST_JOBS = 24
 _ASKED = re.compile(r"--env (\w+)=VALUE")
 _FROM_ARGUMENTS = re.compile(r"(?:^|[\s;])(\w+)=[\"']?\$\{\w+#")
 """A variable set to what stands behind the name of an argument: `depth=${argument#*=}`."""
+_FILE = re.compile(r"\.(?:h?json|ya?ml|toml)\b")
+"""A configuration among what jobs differ in: as long as no plan is read, nobody knows what it changes."""
 _PLACE = re.compile(r"(?<![\w./-])[\w./-]+:\d+")
 
 
@@ -30,14 +32,15 @@ def as_one_job(script: Script, read: Callable[[Script], LaunchFile]) -> tuple[Sc
         read: what is read of the job that a script names.
     """
     launched = read(script)
-    count = next((problem.jobs for problem in launched.questions if isinstance(problem, WhichJob)), 0)
-    if script.job or not 1 < count <= _MOST_JOBS:
+    asked = next((problem for problem in launched.questions if isinstance(problem, WhichJob)), None)
+    count = 0 if asked is None else asked.jobs
+    if script.job or asked is None or not 1 < count <= _MOST_JOBS:
         return script, launched
     first = _as_read(read(replace(script, job="1")))
     for number in range(2, count + 1):
         chosen = replace(script, job=str(number))
         of_job = read(chosen)
-        if _as_read(of_job) != first:
+        if _as_read(of_job) != first or (not _is_read(of_job) and _FILE.search(asked.why)):
             return script, launched
     note = f"the script starts {count} jobs that differ in nothing that is read: the last represents all"
     return chosen, replace(of_job, notes=(*of_job.notes, note))
@@ -63,6 +66,10 @@ def _as_read(launched: LaunchFile) -> tuple[Hashable, ...]:
     values = (launched.row, launched.plan, launched.spec, {**launched.model, "name": meant}, launched.workload, said)
     open_ = map(_without_place, (*launched.problems, *launched.questions))
     return launched.layout, launched.started, launched.multiple, repr(values), *open_
+
+
+def _is_read(launched: LaunchFile) -> bool:
+    return any(one is not None for one in (launched.row, launched.plan, launched.spec))
 
 
 def _without_place(problem: Problem) -> Problem:

@@ -48,6 +48,33 @@ def test_what_means_none_or_several_is_asked_with_all_of_them(job: str) -> None:
     assert asked.fix == "say which with --job 1 to --job 3"
 
 
+def test_keys_that_name_a_run_are_not_shown_where_others_tell_jobs_apart() -> None:
+    text = """
+for split in "2,1" "1,2"; do
+  IFS=',' read -r tp pp <<< "$split"
+  python run_recipe.py logger.wandb_exp_name=a_long_name_of_the_experiment_and_its_data_tp${tp}_pp${pp} model.tp=$tp \\
+    checkpoint.save=/results/$tp model.pp=$pp
+done
+"""
+    asked = chosen(text, "")
+    assert isinstance(asked, Problem)
+    assert "1 at run.sh:4 (model.tp 2, model.pp 1); 2 at run.sh:4 (model.tp 1, model.pp 2)" in asked.why
+
+
+def test_long_values_are_cut_where_they_differ() -> None:
+    start = "/shared/projects/training/configurations/of/the/year/llama"
+    asked = chosen(f"for s in 8b 70b; do torchrun train.py --model {start}-$s/config --steps 9; done", "")
+    assert isinstance(asked, Problem)
+    assert "(--model ...llama-8b/config); 2 at run.sh:1 (--model ...llama-70b/config)" in asked.why
+
+
+def test_as_many_options_are_shown_as_tell_all_jobs_apart() -> None:
+    runs = ["--a 1 --b 1 --c 1 --d 1", "--a 1 --b 1 --c 1 --d 2", "--a 2 --b 2 --c 2 --d 1"]
+    asked = chosen("\n".join(f"torchrun train.py {one}" for one in runs), "")
+    assert isinstance(asked, Problem)
+    assert "1 at run.sh:1 (--a 1, --b 1, --c 1, --d 1); 2 at run.sh:2 (--a 1, --b 1, --c 1, --d 2)" in asked.why
+
+
 def test_a_repetition_for_other_nodes_or_seeds_is_one_job() -> None:
     text = "for n in 0 1; do torchrun --nnodes 2 --nproc_per_node 8 train.py --tp 2 --node_rank $n --seed $n; done"
     assert "--node_rank 1" in chosen(text, "")

@@ -13,11 +13,13 @@ from meshwright.units import whole_number
 
 _OF_THE_RUN = re.compile(
     r"(?:node|machine)_rank|save|load|seed|output_(?:dir|path)|(?:logging|tensorboard|log)_dir|run_name|report_to"
-    r"|wandb_\w+|learning_rate|(?:min_)?lr|lr_\w+|warmup_\w+|master_(?:addr|port)"
+    r"|wandb_\w+|pretrained_checkpoint|learning_rate|(?:min_)?lr|lr_\w+|warmup_\w+|master_(?:addr|port)"
 )
 """Options that leave a plan as it is: which node it is, where things are kept, how fast it learns."""
 _MOST_JOBS, _MOST_OPTIONS = 12, 3
 _LONGEST = 48
+_LEAST, _BEFORE, _CUT = 24, 6, "..."
+"""Characters of a value that are shown at least, those before where it differs, and what stands for the rest."""
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.]*")
 _PROGRAM, _PROCESSES = "program", "processes"
 
@@ -64,7 +66,8 @@ def _as_started(launch: Launch) -> Hashable:
 
 
 def _plain(name: str) -> str:
-    return name.lstrip("-+").replace("-", "_")
+    """An option without dashes, a key without the table that it is in."""
+    return name.lstrip("-+").replace("-", "_").rpartition(".")[2]
 
 
 def _by_option(launch: Launch) -> dict[str, tuple[Word, ...]]:
@@ -122,9 +125,9 @@ def _names_of(value: str) -> set[str]:
 
 
 def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: str, found: Sequence[int]) -> WhichJob:
-    differing = _differing(said)
+    telling = _telling(said, _differing(said))
     shown = [
-        f"{number} at {launch.place}{_shown(one, differing)}"
+        f"{number} at {launch.place}{_shown(one, said, telling)}"
         for number, (launch, one) in enumerate(zip(started, said, strict=True), 1)
     ][:_MOST_JOBS]
     more = f"; and {len(started) - _MOST_JOBS} more" if len(started) > _MOST_JOBS else ""
@@ -141,15 +144,44 @@ def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: st
     return WhichJob(what=what, why=why, fix=fix, field="job", jobs=len(started))
 
 
-def _shown(one: dict[str, str], differing: Sequence[str]) -> str:
+def _telling(said: Sequence[dict[str, str]], differing: Sequence[str]) -> list[str]:
+    """The first names that differ, and those after them that tell jobs apart which agree in the first."""
+    telling = list(differing[:_MOST_OPTIONS])
+    for name in differing[_MOST_OPTIONS:]:
+        if len({_agreeing(one, [*telling, name]) for one in said}) > len({_agreeing(one, telling) for one in said}):
+            telling.append(name)
+    return telling
+
+
+def _agreeing(one: dict[str, str], names: Sequence[str]) -> tuple[str | None, ...]:
+    return tuple(one.get(name) for name in names)
+
+
+def _shown(one: dict[str, str], said: Sequence[dict[str, str]], names: Sequence[str]) -> str:
     words = [
-        one[name]
-        if name in (_PROGRAM, "")
-        else f"{one[name]} {_PROCESSES}"
+        f"{one[name]} {_PROCESSES}"
         if name == _PROCESSES
-        else f"{name} {one[name]}".strip()
-        for name in differing
+        else f"{'' if name == _PROGRAM else name} {_short(name, one[name], said)}".strip()
+        for name in names
         if one.get(name) or (name.startswith("--") and name in one)
     ]
-    short = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in words[:_MOST_OPTIONS]]
-    return f" ({', '.join(short)})" if short else ""
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _short(name: str, value: str, said: Sequence[dict[str, str]]) -> str:
+    """A value in the room that its name leaves: its start, or from where it differs from those of other jobs."""
+    room = max(_LONGEST - len(name) - 1, _LEAST)
+    if len(value) <= room:
+        return value
+    others = [other[name] for other in said if other.get(name, value) != value]
+    alike = max((_alike(value, other) for other in others), default=0)
+    if alike < room - len(_CUT):
+        return f"{value[: room - len(_CUT)]}{_CUT}"
+    kept, room = value[max(alike - _BEFORE, 0) :], room - len(_CUT)
+    return f"{_CUT}{kept}" if len(kept) <= room else f"{_CUT}{kept[: room - len(_CUT)]}{_CUT}"
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters at the start of two texts that are the same."""
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)

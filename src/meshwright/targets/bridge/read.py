@@ -80,7 +80,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
         read, model=options.model_named(launch), workload=read.workload | ({"lora": adapted} if adapted else {})
     )
     read = replace(read, problems=(*read.problems, *_of_towers(launch)))
-    questions = (*_left_to(_recipe(launch), read), *asked)
+    questions = (*_unknown_recipe(launch), *_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
         open_ = [problem for problem in read.problems if problem.what not in _UNSET]
         return replace(read, row=None, layout=None, workload={}, questions=questions, problems=tuple(open_))
@@ -90,17 +90,34 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     return replace(read, notes=(*read.notes, *notes))
 
 
-_SEES = re.compile(r"vlm|llava|audio|omni")
-"""Forward steps of models that see or hear. Source: scripts/training/run_recipe.py of Megatron-Bridge (2026-08)."""
+_SEES = re.compile(r"(?:^|_)(?:vlm?|llava|(?:\w+)?audio|omni)(?:_|$)")
+"""What recipes and forward steps of models that see or hear have in their names. Source: scripts/training/
+run_recipe.py and megatron/bridge/recipes of Megatron-Bridge (2026-08)."""
 
 
 def _of_towers(launch: Launch) -> Iterator[Problem]:
-    """Why a recipe is of no plain decoder, by the forward step that it is started with."""
+    """Why a recipe is of no plain decoder, by its name or the forward step that it is started with; said once."""
     for option, value in pairwise(one.text for one in launch.words):
-        if option == "--step_func" and value.endswith("_step") and _SEES.search(value):
+        if option in ("--step_func", *_NAMED_BY) and _SEES.search(value):
             why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
             what, fix = f"{option} is {value[:60]}", "check a recipe of a text model"
             yield Problem(what=what, why=why, fix=fix, field=option)
+            return
+
+
+_NAMED_BY = ("--recipe", "-mr", "--model_recipe_name")
+"""Options that name a recipe."""
+
+
+def _unknown_recipe(launch: Launch) -> tuple[Problem, ...]:
+    """Asks for what the name of a recipe depends on."""
+    named = [value for option, value in pairwise(launch.words) if option.text in _NAMED_BY]
+    hidden = [
+        Open(what="which recipe is started", unknown=one.unknown, place=one.place, field="source")
+        for one in named
+        if one.unknown is not None
+    ]
+    return tuple(questions_for(hidden[:1]))
 
 
 def _hidden_overrides(script: Script) -> Iterator[Problem]:

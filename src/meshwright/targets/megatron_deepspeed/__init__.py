@@ -30,11 +30,12 @@ from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.key_texts import json_text, nested_tables
 from meshwright.targets.keys import KeyReader, value_of
 from meshwright.targets.megatron import marked_script
+from meshwright.targets.megatron_deepspeed.agreement import CONFIG, disagreements
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 
 TITLE = "Megatron-DeepSpeed"
 COMMIT = "4efb479d"
-SCRIPT, CONFIG = "train.sh", "ds_config.json"
+SCRIPT = "train.sh"
 SAYS = {
     "tp": ANY,
     "cp": ANY,
@@ -309,7 +310,7 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
     engine = KeyReader(keys=keys, file=(CONFIG, config or ""))
     refuse_beyond(engine)
     notes = (*launch.notes, *curricula(engine))
-    return replace(launch, problems=(*problems, *_disagree(keys, launch), *engine.problems), notes=notes)
+    return replace(launch, problems=(*problems, *disagreements(keys, launch), *engine.problems), notes=notes)
 
 
 def _switched_on(script: Script) -> Script:
@@ -343,26 +344,6 @@ def _zero_of(keys: Mapping[str, Any]) -> Flags:
     if value_of(keys, "zero_optimization.offload_optimizer.device", "none") != "none":
         flags.append(("--optimizer-cpu-offload", ""))
     return flags
-
-
-def _disagree(keys: Mapping[str, Any], launch: LaunchFile) -> Iterator[Problem]:
-    """What it does not start with: a stage of ZeRO beside a pipeline, or numbers that its two files say differently."""
-    row = launch.row
-    if row is not None and row.pp > 1 and row.sharding not in ("z0", "z1"):
-        what, why = (
-            f"--zero-stage {row.sharding[-1]} with {row.pp} stages",
-            "DeepSpeed's pipeline goes with ZeRO 0 and 1",
-        )
-        yield Problem(what=what, why=why, fix="use --zero-stage 1", field="--zero-stage")
-    stated = {"train_batch_size": row.gbs, "train_micro_batch_size_per_gpu": row.mbs} if row else {}
-    options = {said.option: said.value for said in launch.said}
-    if options.get("--zero-stage", "").isdigit():
-        stated["zero_optimization.stage"] = int(options["--zero-stage"])
-    for path, value in stated.items():
-        other = value_of(keys, path)
-        if isinstance(other, int) and other != value:
-            what, why = f"{CONFIG}: {path} is {other}", f"the options of the script say {value}"
-            yield Problem(what=what, why=why, fix=f"write {value} there", field=path)
 
 
 def _named(text: str) -> tuple[str, ...]:

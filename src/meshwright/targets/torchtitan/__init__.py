@@ -167,7 +167,8 @@ def _configs(launch: Launch) -> tuple[str, ...] | None:
 
 
 _module = marked((".py",), ("torchtitan",), ("ParallelismConfig(", "Trainer.Config:"))
-_toml = marked((".toml",), ("[training]",), ("[parallelism]", "[experimental]", "flavor"), ("seq_len", "batch_size"))
+_SIZES = ("seq_len", "batch_size", "local_batch_size", "global_batch_size")
+_toml = marked((".toml",), ("[training]",), ("[parallelism]", "[experimental]", "flavor"), _SIZES)
 
 
 def _recognised(name: str, text: str) -> bool:
