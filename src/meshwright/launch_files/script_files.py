@@ -337,6 +337,18 @@ _ENGINES_ALONE = ("accelerate", "deepspeed")
 """Targets whose files say the engine: the trainer's own file, where it has one, says the rest."""
 
 
+def _overridden(
+    launch: Launch, target: Target, words: Mapping[str, Word], read: Callable[[str], str | None]
+) -> dict[str, str]:
+    """What a command sets over its configuration as a file, and the engine's file that it names."""
+    around = engine_of(launch, target, read)
+    over = {**(around.keys if around else {}), **json.loads(overrides.as_file(words))}
+    named = str(over.get("deepspeed")) if around else ""
+    engine = read(named) if named.endswith(".json") else None
+    files = {overrides.FILE: json.dumps(over)} if over else {}
+    return files | ({named.rpartition("/")[2]: engine} if engine is not None else {})
+
+
 def _files(
     launch: Launch, script: Script, target: Target, read: Callable[[str], str | None]
 ) -> tuple[dict[str, str], list[Problem]]:
@@ -371,14 +383,7 @@ def _files(
             questions += [not_here(path, launch) for path in missing]
             questions += [] if missing or own is None else unknown_configuration(launch)
             files[BARE] = "{}"
-        around = engine_of(launch, target, read)
-        over = {**(around.keys if around else {}), **json.loads(overrides.as_file(target.overrides(launch)))}
-        if over:
-            files[overrides.FILE] = json.dumps(over)
-        named = str(over.get("deepspeed")) if around else ""
-        engine = read(named) if named.endswith(".json") else None
-        if engine is not None:
-            files[named.rpartition("/")[2]] = engine
+        files |= _overridden(launch, target, target.overrides(launch), read)
     if files and ARGUMENTS in target.beside:
         options = read_trainer_options(launch)
         if options.arguments:

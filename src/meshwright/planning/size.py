@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -110,25 +111,22 @@ class Sizing:
         More devices may be slower than fewer, so none is passed over before a limit is reached.
         """
         wait = 0
-        fewest = self.at_least = self.fewest()
-        for place, devices in enumerate(self.counts):
-            if devices < fewest:
-                continue
+        self.at_least = self.fewest()
+        start = bisect_left(self.counts, self.at_least)
+        for place, devices in enumerate(self.counts[start:], start):
             if not (self.stopped or self.skipped):
                 self.at_least = devices
             if limit := spent():
                 return self._beyond(place, limit)
             self.considered += 1
             try:
-                if self._never_meets(devices):
-                    continue
-                bound = self._bound(devices)
+                may_meet = self._may_meet(devices)
             except OutOfLimitsError as reached:
                 self.considered -= 1
                 return self._beyond(place, reached.limit)
-            if bound is None or not self.goal.met(bound):
-                if self._stalled(devices):
-                    return None
+            if may_meet is False and self._stalled(devices):
+                return None
+            if not may_meet:
                 continue
             if devices < wait:
                 self.skipped += 1
@@ -143,6 +141,13 @@ class Sizing:
             wait = 2 * devices if len(self.tried) >= MOST_SEARCHES else 0
         self._bound_nearest()
         return None
+
+    def _may_meet(self, devices: int) -> bool | None:
+        """Whether the bound of a count meets the goal; None where what holds of any count says that it cannot."""
+        if self._never_meets(devices):
+            return None
+        bound = self._bound(devices)
+        return bound is not None and self.goal.met(bound)
 
     def _bound_nearest(self) -> None:
         """Bound the count that comes nearest to the goal, which what holds of any count may have kept from it."""

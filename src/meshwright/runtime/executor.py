@@ -210,17 +210,7 @@ class MeshExecutor:
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:
             case Op.RUN:
-                run = self._runs_apart.get(self.place) if self.moments is not None else None
-                if run is None and (run := self._runs.get(self.place)) is None:
-                    run = self._runs[self.place] = self.compiled(instruction)
-                begun = time.monotonic()
-                results = run(*[self.values[buffer] for buffer in instruction.reads])
-                if self._pace:
-                    jax.block_until_ready(results)
-                    time.sleep(max(begun + self._pace[self.place] - time.monotonic(), 0.0))
-                for buffer in instruction.donates:
-                    del self.values[buffer]
-                self.values.update(zip(instruction.writes, results, strict=True))
+                self._do_run(instruction)
             case Op.SEND:
                 self._give(instruction)
             case Op.RECV:
@@ -230,18 +220,31 @@ class MeshExecutor:
             case Op.BROADCAST:
                 self._keep(instruction, self._take(instruction, instruction.group[0]))
             case Op.ALLREDUCE:
-                (own,), (whole,) = instruction.reads, instruction.writes
-                given = [
-                    self.values[own] if one == self.number else self._taken(instruction, one)
-                    for one in instruction.group
-                ]
-                self.values[whole] = self._combined(instruction)(*given)
+                self._do_all_reduce(instruction)
             case Op.RELOAD | Op.OFFLOAD:
                 moved = self.placed([self.values[buffer] for buffer in instruction.reads], instruction.writes)
                 self.values.update(zip(instruction.writes, moved, strict=True))
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
+
+    def _do_run(self, instruction: Instruction) -> None:
+        run = self._runs_apart.get(self.place) if self.moments is not None else None
+        if run is None and (run := self._runs.get(self.place)) is None:
+            run = self._runs[self.place] = self.compiled(instruction)
+        begun = time.monotonic()
+        results = run(*[self.values[buffer] for buffer in instruction.reads])
+        if self._pace:
+            jax.block_until_ready(results)
+            time.sleep(max(begun + self._pace[self.place] - time.monotonic(), 0.0))
+        for buffer in instruction.donates:
+            del self.values[buffer]
+        self.values.update(zip(instruction.writes, results, strict=True))
+
+    def _do_all_reduce(self, instruction: Instruction) -> None:
+        (own,), (whole,) = instruction.reads, instruction.writes
+        given = [self.values[own] if one == self.number else self._taken(instruction, one) for one in instruction.group]
+        self.values[whole] = self._combined(instruction)(*given)
 
     def _do_joined(self, part: JoinedRuns) -> None:
         if (run := self._runs_joined.get(self.place)) is None:

@@ -39,12 +39,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
 
     @app.middleware("http")
     async def only_from_here(request: Request, call_next: Callable[[Request], Any]) -> Response:
-        host = request.headers.get("host", "").rsplit(":", 1)[0]
-        origin = request.headers.get("origin")
-        foreign = origin is not None and origin != f"http://{request.headers.get('host')}"
-        shown, slash, _ = request.url.path[1:].partition("/")
-        known = bool(slash) and hmac.compare_digest(shown.encode(), key.encode())
-        if host not in OWN_NAMES or foreign or not known:
+        if not _from_here(request, key):
             return Response("not found\n", status_code=404)
         found: Response = await call_next(request)
         found.headers["Cache-Control"] = "no-store"
@@ -92,11 +87,9 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
     async def ask(what: str, request: Request) -> JSONResponse:
         if what not in asks:
             return JSONResponse({"problems": [{"what": f"nothing is called {what[:40]!r}"}]}, status_code=404)
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_BYTES:
-                return JSONResponse({"problems": [{"what": "the request is too large"}]}, status_code=413)
+        body = await _body_of(request)
+        if body is None:
+            return JSONResponse({"problems": [{"what": "the request is too large"}]}, status_code=413)
         try:
             asked = parsed_body(body)
         except InputError as error:
@@ -106,6 +99,26 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
     app.router.on_shutdown = [searches.stop]
     _ = index, waited, progress, cancel, ask, only_from_here
     return app
+
+
+def _from_here(request: Request, key: str) -> bool:
+    """Whether a request comes from this machine, to a path below the key, and from no other site's page."""
+    host = request.headers.get("host", "").rsplit(":", 1)[0]
+    origin = request.headers.get("origin")
+    foreign = origin is not None and origin != f"http://{request.headers.get('host')}"
+    shown, slash, _ = request.url.path[1:].partition("/")
+    known = bool(slash) and hmac.compare_digest(shown.encode(), key.encode())
+    return host in OWN_NAMES and not foreign and known
+
+
+async def _body_of(request: Request) -> bytes | None:
+    """The body of a request; None where it is too large."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            return None
+    return body
 
 
 def _answered(use: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any], response: type[Any]) -> Any:

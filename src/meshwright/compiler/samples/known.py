@@ -128,25 +128,19 @@ def known_of(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> Known | None:
         return Known(None, (), lambda: _bound(eqn, [one.table for one in operands])) if np.prod(shape) <= MOST else None
     if len(sources) > 1:
         return None
-    source, lead = sources.pop(), next(one.lead for one in operands if one.source is not None)
-    rest = shape[len(lead) :]
     if name == "reshape":
         return _reshaped(operands[0], shape)
     if name == "broadcast_in_dim":
-        ahead = tuple(eqn.params["broadcast_dimensions"])[: len(lead)] == tuple(range(len(lead)))
-        if not ahead or shape[: len(lead)] != lead:
-            return None
-        places = [place - len(lead) for place in eqn.params["broadcast_dimensions"][len(lead) :]]
+        return _broadcast(eqn, operands[0])
+    return _pointwise(eqn, operands) if name in POINTWISE else None
 
-        def spread() -> np.ndarray:
-            table = operands[0].table
-            sizes = [1] * len(rest)
-            for place, size in zip(places, table.shape[1:], strict=True):
-                sizes[place] = size
-            return np.broadcast_to(table.reshape(len(table), *sizes), (len(table), *rest))
 
-        return Known(source, lead, spread)
-    if name not in POINTWISE or shape[: len(lead)] != lead:
+def _pointwise(eqn: core.JaxprEqn, operands: Sequence[Known]) -> Known | None:
+    """A function of each entry alone, of operands that are functions of one source or constants."""
+    shape = eqn.outvars[0].aval.shape
+    source, lead = next((one.source, one.lead) for one in operands if one.source is not None)
+    rest = shape[len(lead) :]
+    if shape[: len(lead)] != lead:
         return None
     if any(one.source is not None and one.lead != lead for one in operands):
         return None
@@ -171,6 +165,25 @@ def _known_operand(atom: Any, value: RankValue) -> Known | None:
         constant = np.asarray(value.value)
         return Known(None, (), lambda: constant)
     return None
+
+
+def _broadcast(eqn: core.JaxprEqn, known: Known) -> Known | None:
+    """The dimensions of the source stay the first ones."""
+    shape, lead = eqn.outvars[0].aval.shape, known.lead
+    ahead = tuple(eqn.params["broadcast_dimensions"])[: len(lead)] == tuple(range(len(lead)))
+    if not ahead or shape[: len(lead)] != lead:
+        return None
+    rest = shape[len(lead) :]
+    places = [place - len(lead) for place in eqn.params["broadcast_dimensions"][len(lead) :]]
+
+    def spread() -> np.ndarray:
+        table = known.table
+        sizes = [1] * len(rest)
+        for place, size in zip(places, table.shape[1:], strict=True):
+            sizes[place] = size
+        return np.broadcast_to(table.reshape(len(table), *sizes), (len(table), *rest))
+
+    return Known(known.source, lead, spread)
 
 
 def _reshaped(known: Known, shape: Sequence[int]) -> Known | None:

@@ -5,6 +5,7 @@ All arguments broadcast: plans by workers, or a block of the search's grid.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,7 +183,7 @@ def step_sync(
     Returns:
         Exposed seconds.
     """
-    precision, hardware, kind = workload.precision, network.hardware, workload.update
+    precision, hardware = workload.precision, network.hardware
     forward_s, backward_s, micro_batches = compute.forward_s, compute.backward_s, compute.micro_batches
     weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
     zero = sharding.zero
@@ -201,13 +202,7 @@ def step_sync(
         buckets = buckets_of(parameters, shards * replicas)
         piece = parameters / buckets
         if workload.training:
-            scattering = (zero == Z1) | (zero == Z2) | sharding.defers
-            scattered = summed = none
-            if scattering.any():
-                scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
-            if (summing := (zero == Z0) | (zero == Z3) | (scattering & (replicas > 1))).any():
-                summed = network.replica_sum_s(piece * reduce / np.where(zero == Z0, 1, shards), expert=expert)
-                summed = summed * summing
+            scattered, summed, among_pipelines = _bucket_s(piece * reduce, shards, replicas, sharding, network, expert)
             if payloads is not None and sharding.sums_otherwise:
                 from meshwright.estimate.data.other_sums import sums_otherwise  # few plans have any
 
@@ -215,28 +210,12 @@ def step_sync(
                 other = sums_otherwise(sharding, network, held, payloads[expert], buckets, expert=expert)
                 summed = summed * ~other.instead + other.bucket_s
                 last = last + other.alone_s
-            # Groups of replicas reach into other pipelines; without them, shards are summed between these alone.
-            summed = summed + network.partner_sum_s(piece * reduce / shards) * (scattering & ~summing)
+            summed = summed + among_pipelines
             last = last + scattered + summed
             beside = beside + (scattered + summed) * (buckets - 1)
             each = each + scattered * buckets
-            traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
-            optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
-            touched = hardware.software.gradient_touches * precision.bytes_of("gradients") * parameters
-            optimizer_s = optimizer_s + touched * (zero != Z3) / hardware.achieved_memory_bytes_per_s
-            if sharding.has_tiles:
-                # Each further tile is two launches: its gradients made wider, and the update.
-                own, tile = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0), np.asarray(sharding.tile)
-                more = np.where(tile > 0, np.ceil(own / np.maximum(tile, 1.0)) - 1.0, 0.0)
-                optimizer_s = optimizer_s + np.maximum(more, 0.0) * 2 * hardware.efficiency.launch_s
-            if kind.paged:
-                # Pages of states come for the update and leave again.
-                paged = 2 * kind.each_bytes(precision.bytes_of("moments")) * parameters
-                optimizer_s = optimizer_s + paged * np.where(zero >= Z1, 1.0 / shards, 1.0) / hardware.host_bytes_per_s
-            if kind.whole:
-                # Shards of a matrix go to the rank that updates it, in 16 bits, and the update's come back.
-                exchanged = network.gather_s(parameters * 2.0, expert=expert) * 2
-                optimizer_s = optimizer_s + exchanged * (zero == Z3)
+            for seconds in _update_s(parameters, shards, sharding, network, workload, expert):
+                optimizer_s = optimizer_s + seconds
             away = update_away(parameters, shards, sharding, hardware, workload)
             copied_s, streamed_s = copied_s + away.copied_s, streamed_s + away.streamed_s
             host_s = host_s + away.update_s
@@ -276,6 +255,45 @@ def step_sync(
         optimizer_s=spread(optimizer_s, shape),
         offload_s=spread(host_s, shape),
     )
+
+
+def _bucket_s(
+    size_bytes: Array, shards: Array, replicas: Array, sharding: ShardingColumns, network: DataNetwork, expert: bool
+) -> tuple[Array, Array, Array]:
+    """Seconds of one bucket of gradients: scattered, summed over replicas, and summed between pipelines alone."""
+    zero = sharding.zero
+    scattering = (zero == Z1) | (zero == Z2) | sharding.defers
+    summing = (zero == Z0) | (zero == Z3) | (scattering & (replicas > 1))
+    scattered = summed = np.zeros(1)
+    if scattering.any():
+        scattered = network.scatter_s(size_bytes, expert=expert) * scattering
+    if summing.any():
+        summed = network.replica_sum_s(size_bytes / np.where(zero == Z0, 1, shards), expert=expert) * summing
+    # Groups of replicas reach into other pipelines; without them, shards are summed between these alone.
+    return scattered, summed, network.partner_sum_s(size_bytes / shards) * (scattering & ~summing)
+
+
+def _update_s(
+    parameters: Array, shards: Array, sharding: ShardingColumns, network: DataNetwork, workload: Workload, expert: bool
+) -> Iterator[Array]:
+    """Seconds of what an update does, one after the other."""
+    precision, hardware, kind, zero = workload.precision, network.hardware, workload.update, sharding.zero
+    share = np.where(zero >= Z1, 1.0 / shards, 1.0)
+    traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
+    yield traffic / hardware.achieved_memory_bytes_per_s
+    touched = hardware.software.gradient_touches * precision.bytes_of("gradients") * parameters
+    yield touched * (zero != Z3) / hardware.achieved_memory_bytes_per_s
+    if sharding.has_tiles:
+        # Each further tile is two launches: its gradients made wider, and the update.
+        own, tile = parameters * share, np.asarray(sharding.tile)
+        more = np.where(tile > 0, np.ceil(own / np.maximum(tile, 1.0)) - 1.0, 0.0)
+        yield np.maximum(more, 0.0) * 2 * hardware.efficiency.launch_s
+    if kind.paged:
+        # Pages of states come for the update and leave again.
+        yield 2 * kind.each_bytes(precision.bytes_of("moments")) * parameters * share / hardware.host_bytes_per_s
+    if kind.whole:
+        # Shards of a matrix go to the rank that updates it, in 16 bits, and the update's come back.
+        yield network.gather_s(parameters * 2.0, expert=expert) * 2 * (zero == Z3)
 
 
 def buckets_of(parameters: Array, ranks: Array | Int[np.ndarray, "..."]) -> Array:

@@ -17,6 +17,7 @@ from meshwright.ops.edges import edge_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
+from meshwright.specs.software import Software
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.specs.tuning import BITSANDBYTES, MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
@@ -141,16 +142,9 @@ def item_costs(
         return priced[work]
 
     lora = model.lora
-    driver = hardware.software
     stored = lora.base if lora is not None else None
-    # Tables, head and norms are in fp32 beside a base of bitsandbytes, and where all weights were loaded so.
-    cast = driver.wide_rest and stored in BITSANDBYTES
-    if driver.wide_rest != (cast or stored == "fp32"):
-        driver = replace(driver, wide_rest=cast or stored == "fp32")
-        hardware = replace(hardware, software=driver)
-    if cast:
-        # A head in fp32 makes its logits so; one that is only kept so is read in the format of products.
-        driver = replace(driver, held_logits=1.0)
+    hardware, driver = _driven(hardware, stored)
+    rest_bytes = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
     unlike = driver.unfused or driver.held_logits > 0
     table = local_units(model.vocab, columns.tp) * model.hidden
     # The head runs backward right behind its forward: there is no time for its logits to be away.
@@ -162,13 +156,11 @@ def item_costs(
     for number, item in enumerate(items):
         own = {name: part[:, number] for name, part in parts.items()}
         if item.part in ("tie", "copy"):
-            held = table if item.part == "copy" else -table
+            sign = 1.0 if item.part == "copy" else -1.0
             if model.tuning is not None and model.tuning.freezes("embedding"):
-                each = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
-                parts["frozen_dense_bytes"][:, number] = held * each
+                own["frozen_dense_bytes"][:] = sign * table * rest_bytes
             else:
-                parts["dense_parameters"][:, number] = held
-                parts["dense_tensors"][:, number] = 1.0 if item.part == "copy" else -1.0
+                own["dense_parameters"][:], own["dense_tensors"][:] = sign * table, sign
             continue
         works = works_of(item, model, workload, driver)
         for work, quantised, recompute in works:
@@ -192,17 +184,27 @@ def item_costs(
                 brief=brief * workload.training,
             )
         if item.part == "embedding" and model.idle_parameters:
-            each = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
             used = np.array(own["frozen_dense_bytes"])
-            own["frozen_dense_bytes"] += model.idle_parameters * each
-            parts["frozen_gathered"][:, number] *= used / own["frozen_dense_bytes"]
+            own["frozen_dense_bytes"] += model.idle_parameters * rest_bytes
+            own["frozen_gathered"] *= used / own["frozen_dense_bytes"]
         if item.part == "mtp":
             # Its loss uses the head's projection, which the stage already holds.
             head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)
-            parts["dense_parameters"][:, number] -= head.dense_parameters
-            parts["dense_tensors"][:, number] -= head.dense_tensors
-            parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
+            for name in ("dense_parameters", "dense_tensors", "frozen_dense_bytes"):
+                own[name] -= getattr(head, name)
     return ItemCosts(**parts)
+
+
+def _driven(hardware: Hardware, stored: str | None) -> tuple[Hardware, Software]:
+    """The device, and the software that computes logits, beside frozen weights that are stored so."""
+    driver = hardware.software
+    # Tables, head and norms are in fp32 beside a base of bitsandbytes, and where all weights were loaded so.
+    cast = driver.wide_rest and stored in BITSANDBYTES
+    if driver.wide_rest != (cast or stored == "fp32"):
+        driver = replace(driver, wide_rest=cast or stored == "fp32")
+        hardware = replace(hardware, software=driver)
+    # A head in fp32 makes its logits so; one that is only kept so is read in the format of products.
+    return hardware, replace(driver, held_logits=1.0) if cast else driver
 
 
 def _add_extras(

@@ -5,6 +5,7 @@ Source: deepspeedai/Megatron-DeepSpeed, megatron/arguments.py and megatron/model
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshwright.errors import Problem
@@ -31,7 +32,7 @@ def as_megatron(values: Values) -> list[str]:
     Returns:
         What was understood.
     """
-    given, notes = values.given, []
+    given, notes = values.given, list[str]()
 
     def take(flag: str, value: str = "", *, instead: bool = False) -> None:
         if instead or flag not in given:
@@ -46,13 +47,7 @@ def as_megatron(values: Values) -> list[str]:
         notes.append("attention is not fused: no --use-flash-attn is given")
     if given.get("--recompute-granularity") == ("full",):
         take("--recompute-num-layers", "1")  # its parser's default, where Megatron-LM's has none
-    method = " ".join(values.foreign.get(PARTITION, ())).lower()
-    if method in _PARTITIONS:
-        values.asked.add(PARTITION)
-        if _PARTITIONS[method]:
-            take("--account-for-embedding-in-pipeline-split")
-            take("--account-for-loss-in-pipeline-split")
-            notes.append(f"embedding and head count as a layer each when stages are cut: {PARTITION}")
+    notes += _cuts(values, take)
     padded = values.foreign.get(PADDED, ())
     if len(padded) == 1 and padded[0].isdecimal():
         values.asked.add(PADDED)
@@ -61,17 +56,32 @@ def as_megatron(values: Values) -> list[str]:
     for flag in values.foreign.keys() & {*_CURRICULA}:
         values.asked.add(flag)
         notes.append(f"steps begin with shorter or easier samples, those of full length are planned: {flag}")
-    experts = given.get("--num-experts", ())
+    return [*notes, *_layers_of_experts(values, take)]
+
+
+def _cuts(values: Values, take: Callable[..., None]) -> Iterator[str]:
+    """How stages are cut."""
+    method = " ".join(values.foreign.get(PARTITION, ())).lower()
+    if method in _PARTITIONS:
+        values.asked.add(PARTITION)
+    if _PARTITIONS.get(method):
+        take("--account-for-embedding-in-pipeline-split")
+        take("--account-for-loss-in-pipeline-split")
+        yield f"embedding and head count as a layer each when stages are cut: {PARTITION}"
+
+
+def _layers_of_experts(values: Values, take: Callable[..., None]) -> Iterator[str]:
+    """Which layers have experts, and what is beside them."""
+    experts = values.given.get("--num-experts", ())
     if experts == ("1",):
-        del given["--num-experts"]
-        notes.append("no layer has experts: --num-experts 1")
+        del values.given["--num-experts"]
+        yield "no layer has experts: --num-experts 1"
     elif experts:
         _experts(values, take)
-        notes.append(f"one layer of {_interval(values)} has experts: --expert-interval")
+        yield f"one layer of {_interval(values)} has experts: --expert-interval"
         if _beside(values):
             values.asked.add(KIND)
-            notes.append(f"layers of experts have an MLP of their own beside them: {KIND} residual")
-    return notes
+            yield f"layers of experts have an MLP of their own beside them: {KIND} residual"
 
 
 def pyramid(values: Values) -> dict[str, Any]:

@@ -186,22 +186,11 @@ class _Config:
 
     def options(self) -> Iterator[Option]:
         """Options of the model, its optimizer and the number formats."""
-        for name in _NUMBERS:
-            if (value := self.value("model", name)) is not None and (name, value) != ("moe_router_topk", 0):
-                yield f"--{name.replace('_', '-')}", _text(value), name
-        for name, option in _RENAMED.items():
-            if (value := self.value("model", name)) is not None:
-                if name == "rotary_base" and isinstance(value, float) and value.is_integer():
-                    value = int(value)
-                yield option, _text(value), name
-        if self.value("model", "num_query_groups") is not None:
-            yield "--group-query-attention", None, "num_query_groups"
-        for name, option in _SWITCHES.items():
-            if self.value("model", name) is True:
-                yield option, None, name
-        for name, option in _OFF.items():
-            if self.value("model", name) is False:
-                yield option, None, name
+        yield from self._numbers()
+        for names, stated in ((_SWITCHES, True), (_OFF, False)):
+            for name, option in names.items():
+                if self.value("model", name) is stated:
+                    yield option, None, name
         if self.value("model", "encoder_seq_length") is None:
             length = self.value("model", "data", "train_ds", "max_seq_length")
             if length is not None:
@@ -212,6 +201,17 @@ class _Config:
         yield from self._optimizer()
         yield from self._tokenizer()
         self._others()
+
+    def _numbers(self) -> Iterator[Option]:
+        for name, option in ({one: f"--{one.replace('_', '-')}" for one in _NUMBERS} | _RENAMED).items():
+            value = self.value("model", name)
+            if value is None or (name, value) == ("moe_router_topk", 0):
+                continue
+            if name == "rotary_base" and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            yield option, _text(value), name
+        if self.value("model", "num_query_groups") is not None:
+            yield "--group-query-attention", None, "num_query_groups"
 
     def _kinds(self) -> Iterator[Option]:
         activation = str(self.value("model", "activation") or "gelu")

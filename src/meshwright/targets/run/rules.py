@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.errors import Problem
-from meshwright.schedules import schedule_named
+from meshwright.schedules import Schedule, schedule_named
 from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
@@ -22,17 +22,39 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         row: the plan.
     """
     schedule = schedule_named(row.schedule)
+    yield from _schedule_refusals(row, schedule)
+    yield from _way_refusals(row)
+    if row.recompute == "sel":
+        yield from module_refusals(row.recompute_modules)
+    if row.optimizer_tile:
+        why = "the optimizer here reads gradients as they are, with no copy that tiles make smaller"
+        yield Problem(what=f"tile{row.optimizer_tile} does not run here", why=why, fix="leave it out", field="plan")
+    if SHARDINGS[row.sharding].travels and row.tp > 1:
+        why, fix = "each rank of the ring runs whole layers", "leave tp out, or estimate the plan"
+        yield Problem(what=f"{row.sharding_word} with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
+    for word in row.data_words:
+        why = "compressed exchanges and averaged replicas run with data parallelism alone"
+        fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
+        yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
+    if row.offload:
+        yield from (paged_refusals if schedule.pages else host_refusals)(row)
+
+
+def _schedule_refusals(row: PlanRow, schedule: Schedule) -> Iterator[Problem]:
+    """What of a schedule does not run."""
     if schedule.validates_behind:
         why = "a step here ends on all workers before their optimizers run"
         yield Problem(what=schedule.token, why=why, fix=f"use {schedule.name}", field="plan")
     if schedule.parts_samples and row.mbs % schedule.sections():
-        what, why = (
-            f"{row.schedule} with mbs {row.mbs}",
-            "a run cuts a micro-batch between samples, not inside a sequence",
-        )
+        why = "a run cuts a micro-batch between samples, not inside a sequence"
+        what = f"{row.schedule} with mbs {row.mbs}"
         yield Problem(what=what, why=why, fix=f"mbs{schedule.sections()}, or chimera-doubling", field="plan")
     if schedule.sections() > 1 and not schedule.parts_samples:
         yield from _slice_refusals(row)
+
+
+def _way_refusals(row: PlanRow) -> Iterator[Problem]:
+    """Ways to split layers, sequences and experts that do not run."""
     if not (row.tensor in TENSORS and TENSORS[row.tensor].runs):
         able = [name for name, strategy in TENSORS.items() if strategy.runs]
         yield _unsplit(f"tensor strategy {row.tensor}", able)
@@ -47,23 +69,6 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=what, why=why, fix=fix, field="plan")
     if row.ep > 1 and not DISPATCHERS[row.dispatcher].runs:
         yield _unsplit(f"dispatcher {row.dispatcher}", [name for name, one in DISPATCHERS.items() if one.runs])
-    if row.recompute == "sel":
-        yield from module_refusals(row.recompute_modules)
-    if row.optimizer_tile:
-        why, fix = (
-            "the optimizer here reads gradients as they are, with no copy that tiles make smaller",
-            "leave it out",
-        )
-        yield Problem(what=f"tile{row.optimizer_tile} does not run here", why=why, fix=fix, field="plan")
-    if SHARDINGS[row.sharding].travels and row.tp > 1:
-        why, fix = "each rank of the ring runs whole layers", "leave tp out, or estimate the plan"
-        yield Problem(what=f"{row.sharding_word} with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
-    for word in row.data_words:
-        why = "compressed exchanges and averaged replicas run with data parallelism alone"
-        fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
-        yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
-    if row.offload:
-        yield from (paged_refusals if schedule.pages else host_refusals)(row)
 
 
 def module_refusals(modules: Iterable[str]) -> Iterator[Problem]:
