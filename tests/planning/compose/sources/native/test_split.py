@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.price import estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, split_pipeline
 from meshwright.planning.compose.sources.native.split_stage import (
     ERR_BYTES,
@@ -18,8 +22,10 @@ from meshwright.planning.compose.sources.native.split_stage import (
     StageSums,
     in_flight,
 )
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.named.interleaved import Interleaved, smallest_group
+from meshwright.search.space import Space
 from tests.planning.compose.test_composer import SMALL, asked
 
 LAYERS = 8
@@ -51,6 +57,28 @@ def test_a_stage_leaves_room_for_what_its_schedule_has_in_flight(stage: SplitSta
         most = max([sums.transient_bytes, *(edge[-1] for edge in held)])
         fixed = float(stage.options.fixed_bytes[0])
         assert chunks * memory.room_bytes[index] == pytest.approx(stage.limit_bytes - fixed - most - edges)
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", "8xA100-80,4xH100"), ("llama-3-8b", "4xH100,4xL40S")])
+def test_the_memory_that_stages_promise_is_what_their_plan_is_priced_with(model: str, gpus: str) -> None:
+    inputs = job_inputs(JobFields(model=model, gpus=gpus, global_batch=64))
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload, Space(pins=(("schedule", ("1f1b",)),)))
+    kinds_before = ModelLayout.of(inputs.model, inputs.workload.seq_len).kinds_before
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    pricer = PlanPricer(inputs.model, inputs.cluster, inputs.workload)
+    made = [one for one in composer.made(parts, 12) if len(one.pipelines) == 1]
+    assert {len(one.pipelines[0].stages) for one in made} >= {2}
+    for one_set in made:
+        (pipeline,) = one_set.pipelines
+        sums = [StageSums.of(stage, kinds_before) for stage in pipeline.stages]
+        memory = StageMemory.of(pipeline.stages, sums, round(one_set.shares[0]), 1)
+        cuts = np.cumsum([0, *pipeline.layers])
+        for priced in estimate_of(native_plan(one_set, inputs.cluster), pricer).stages:
+            index = priced.stage
+            layers = memory.bytes_[index][cuts[index + 1]] - memory.bytes_[index][cuts[index]]
+            promised = pipeline.stages[index].limit_bytes - memory.room_bytes[index] + layers
+            # Of layers that are recomputed in part, a plan rounds up how many.
+            assert 0.98 * promised <= priced.peak_memory_bytes <= promised * (1 + 1e-3)
 
 
 def test_no_more_micro_batches_are_in_flight_than_there_are(stage: SplitStage) -> None:

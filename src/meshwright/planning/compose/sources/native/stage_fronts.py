@@ -134,17 +134,22 @@ def stage_front(
     place, costs = place[index], costs.take(index)
     layer_s, state, kept = costs.layer_s, costs.state, costs.kept
     least, most = state + kept, state + most_in_flight * kept
+    ends = 1.0 - costs.edge_state - costs.edge_kept
+    at_ends = [np.where(end > 0, least / np.maximum(end, 1e-300), np.inf) for end in ends.T]
     sizes = np.unique(options.devices[index])[::-1]
     size = np.searchsorted(-sizes, -options.devices[index])
     fronts: dict[tuple[int, int], Int[np.ndarray, "front"]] = {}
     held = np.flatnonzero(least <= 1.0)
     code = size[held] * len(global_micro_batches) + place[held]
     order = np.argsort(code, kind="stable")
-    ends = np.flatnonzero(np.diff(code[order])) + 1
-    for rows in np.split(held[order], ends):
+    for rows in np.split(held[order], np.flatnonzero(np.diff(code[order])) + 1):
         if len(rows):
-            front = rows[_undominated(layer_s[rows], least[rows], most[rows])]
-            fronts[int(size[rows[0]]), int(place[rows[0]])] = front
+            front = [_undominated(layer_s[rows], least[rows], most[rows])]
+            # With embedding or head beside its layers another strategy may hold more.
+            front += [_undominated(layer_s[rows], own[rows], own[rows]) for own in at_ends]
+            kept_rows = rows[np.unique(np.concatenate(front))]
+            quickest = np.argsort(layer_s[kept_rows], kind="stable")
+            fronts[int(size[rows[0]]), int(place[rows[0]])] = kept_rows[quickest]
     if not fronts:
         return None
     shape = (len(sizes), len(global_micro_batches), max(map(len, fronts.values())))

@@ -283,8 +283,12 @@ def _sharded(
     more = {name: getattr(costs, name) for name in EXTRA_BYTES}
     state = peak(dense_parameters=dense, expert_parameters=experts, **frozen, **more) - empty
     kept = peak(activations=costs.kept_bytes) - empty
-    largest = {"largest_dense": dense, "largest_expert": experts, "largest_frozen_bytes": costs.gathered_bytes}
-    transient = peak(transient=costs.transient_bytes, **largest) - empty
+    # Each of these is as large as the largest part makes it, and they are there at the same time.
+    passing = [
+        peak(transient=costs.transient_bytes) - empty,
+        peak(largest_dense=dense, largest_frozen_bytes=costs.gathered_bytes) - empty,
+        peak(largest_expert=experts) - empty,
+    ]
 
     usual = layers_per_device * devices[:, None]
     network = DataNetwork(sharding, data_groups(columns), hardware)
@@ -313,6 +317,15 @@ def _sharded(
             head = np.maximum(head, module) if largest else head + model.mtp_layers * module
         return np.column_stack([values[:, mode * kinds : (mode + 1) * kinds], values[:, edge], head])
 
+    def transient(mode: int) -> np.ndarray:
+        """What passes with each kind of layer, and with embedding and head beside any layer."""
+        total = np.zeros((grid.rows, kinds + 2))
+        for values in passing:
+            own = parts(values, mode, largest=True)
+            own[:, kinds:] = np.maximum(own[:, kinds:], own[:, :kinds].max(axis=1, keepdims=True))
+            total += own
+        return total
+
     pieces = []
     for index, (name, share) in enumerate(RECOMPUTES):
         mode = {"none": 0, "sel": 1, "full": 2, "block": 0}[name]
@@ -334,7 +347,7 @@ def _sharded(
                 backward_s=mixed(backward_s),
                 state_bytes=parts(state, 0),
                 kept_bytes=mixed(kept),
-                transient_bytes=parts(transient, 2 if share else mode, largest=True),
+                transient_bytes=transient(2 if share else mode),
                 fixed_bytes=empty[:, 0],
                 sync_s=parts(sync_s, 0),
                 least_sync_s=parts(least_sync_s, 0),
