@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,28 @@ def test_the_trainers_own_keys_are_the_models_where_the_sizes_have_them_not(tmp_
     )
     assert report.launch is not None
     assert not any(said.option.startswith("model.num") for said in report.launch.unpriced)
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("rotary_base: 1000000", 10000),
+        ("moe_router_topk: 4", 2),
+        ("norm_epsilon: 1e-6", 1e-5),
+        ("rotary_base: 10000", 0),
+    ],
+)
+def test_what_the_adapter_leaves_to_the_trainers_own_yaml_is_not_taken(tmp_path: Path, line: str, taken: float) -> None:
+    """Its adapter writes over what has no default; the rest keeps the default, or what the trainer's YAML says."""
+    name, _, value = line.partition(": ")
+    report = checked(tmp_path, more=FOLLOWED, sizes=f"{SIZES}\n{line}\n", ep=8)
+    assert report.inputs is not None
+    told = [note for note in report.inputs.model.notes if note.startswith(name)]
+    assert (f"{name} {value}" in told[0] and f"keeps {taken}," in told[0]) if taken else not told
+    own = checked(tmp_path, more=f"{FOLLOWED}    {line}\n", sizes=SIZES, ep=8)
+    assert own.inputs is not None
+    same = replace(own.inputs.model, notes=()) == replace(report.inputs.model, notes=())
+    assert same == (not taken)
 
 
 def read_sizes(folder: Path, sizes: str) -> object:

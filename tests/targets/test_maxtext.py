@@ -150,10 +150,13 @@ def test_a_policy_that_no_plan_says_is_refused(keys: str) -> None:
     assert [problem.field for problem in found.problems] == ["remat_policy"]
 
 
-def test_a_script_that_converts_or_serves_trains_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "program", ["maxtext.utils.generate_param_only_checkpoint", "MaxText.utils.ckpt_conversion.to_maxtext"]
+)
+def test_a_script_that_converts_or_serves_trains_nothing(tmp_path: Path, program: str) -> None:
     (tmp_path / "base.yml").write_text(YAML.format(""))
     script = tmp_path / "convert.sh"
-    script.write_text("python3 -m maxtext.utils.generate_param_only_checkpoint base.yml model_name=llama3-8b\n")
+    script.write_text(f"python3 -m {program} base.yml model_name=llama3-8b\n")
     with pytest.raises(InputError, match="does not train a model"):
         check(script, cluster="8xH100", search=False, source_format="maxtext")
 

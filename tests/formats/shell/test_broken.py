@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.formats.megatron.read import read_flags
-from meshwright.formats.shell import read_script
+from meshwright.formats.shell import launches, read_script
 
 pieces = st.sampled_from(
     [
@@ -81,3 +81,12 @@ def test_an_exit_with_an_error_is_where_a_script_stops() -> None:
     started = read_script(f"IMAGE=x\n{guard}torchrun train.py --tp 2\n")
     assert started.stopped() is None
     assert read_script("exit 0\n").stopped() is None
+
+
+def test_an_option_that_a_placeholder_makes_a_file_is_told() -> None:
+    """To bash `--save <a path> --fp16` reads from a file and prints to another, whose name is the next option."""
+    script = read_script("torchrun pretrain_gpt.py --save <a path> --fp16 --seed 1\n", name="run.sh")
+    (told,) = script.broken
+    assert told[0].startswith("--fp16 is the file that is printed to")
+    (started,) = launches(script.commands)
+    assert [word.text for word in started.words] == ["--save", "path", "--seed", "1"]

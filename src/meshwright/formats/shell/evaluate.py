@@ -238,10 +238,12 @@ class Evaluator:
         streams.redirected(self, redirects, source, shell, called)
 
     def _words(self, node: Node, redirects: list[Node], source: Source, shell: Shell) -> list[Value]:
-        """Words of a command, those behind a heredoc's mark included, which stand below the redirect in the tree."""
+        """Words of a command, with those behind a redirect's file or heredoc's mark, which the tree has below that."""
         leading, heredocs = leading_assignments(node), [one for one in redirects if one.type == "heredoc_redirect"]
+        behind = (one.children_by_field_name("destination")[1:] for one in redirects if one.type == "file_redirect")
         parts = [
             *(child for child in node.children if child.is_named and child not in leading and not is_aside(child)),
+            *(word for words in behind for word in words),
             *(argument for one in heredocs for argument in one.children_by_field_name("argument")),
         ]
         expander = self.expander(source, shell)

@@ -85,6 +85,9 @@ def streams(
                 stdin = _read_from(evaluator, where, source, shell)
                 continue
             name = expander.string(where.start_byte, where.end_byte)
+            if known_text(name).startswith("--"):  # as behind `--save <a path>`, a place left to fill in
+                why = f"{known_text(name)[:60]} is the file that is printed to: bash takes < and > for redirects"
+                shell.record.break_off(why, source.place(where.start_byte))
             if number is None or text_at(number, source) == "1":
                 target, append = name, mark == ">>"
     return stdin, target, append, rest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -31,6 +31,18 @@ _OWN_PARTS = (
     *("add_bias_linear", "add_qkv_bias", "untie_embeddings_and_output_weights"),
 )
 """What the YAML of sizes says whatever the trainer's own says."""
+_KEPT: dict[str, object] = {
+    "norm_epsilon": 1e-5,
+    "rotary_base": 10000,
+    "rotary_percent": 1.0,
+    "rotary_interleaved": False,
+    "qk_layernorm": False,
+    "moe_router_topk": 2,
+    "make_vocab_size_divisible_by": 128,
+}
+"""What the trainer's own YAML alone sets, with its defaults: its adapter fills in only what has none."""
+_NEVER = ("multi_latent_attention", "is_moe_model", "layernorm_epsilon")
+"""Keys of a model that its adapter takes from the trainer's own YAML alone, if at all."""
 _NAMED = ("model_size", "hf_model_name_or_path")
 _NEEDED = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
 _DEFAULTS = {
@@ -147,6 +159,8 @@ def _described(reader: KeyReader, sizes: Keys, seq_len: int | None) -> ModelSpec
     own = {name: reader.get(f"{_M}{name}") for name in dict.fromkeys((*sizes, *_READ))}
     given = {name: value for name, value in own.items() if value is not None}
     sizes = {name: value for name, value in sizes.items() if value is not None}
+    ignored = tuple(_ignored(sizes, given))
+    sizes = {name: value for name, value in sizes.items() if name not in (*_KEPT, *_NEVER)}
     said = {**_DEFAULTS, **sizes, **given, **{name: sizes[name] for name in _OWN_PARTS if name in sizes}}
     name = str(said.get("model_size") or said.get("hf_model_name_or_path") or "model of Galvatron's trainer")
     if missing := [one for one in _NEEDED if not isinstance(said.get(one), int)]:
@@ -181,7 +195,24 @@ def _described(reader: KeyReader, sizes: Keys, seq_len: int | None) -> ModelSpec
             "num_experts_per_tok": said["moe_router_topk"],
             "intermediate_size": said.get("moe_ffn_hidden_size") or inner,
         }
-    return read_config(config, name, source="YAML of Galvatron's trainer")
+    model = read_config(config, name, source="YAML of Galvatron's trainer")
+    return replace(model, notes=(*model.notes, *ignored)) if ignored else model
+
+
+def _ignored(sizes: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """Says what of a YAML of sizes the trainer does not take from there."""
+    for name, value in sizes.items():
+        kept = given.get(name, _KEPT.get(name, False))
+        if (name in _NEVER and value) or (name in _KEPT and not _alike(value, kept)):
+            yield f"{name} {value} of the YAML of sizes is not taken: the trainer keeps {kept}, as its own YAML has it"
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether two values are the same, of which YAML may hold one as text (1e-5)."""
+    try:
+        return float(str(one)) == float(str(other))
+    except ValueError:
+        return str(one).lower() == str(other).lower()
 
 
 def _refused(reader: KeyReader, said: Mapping[str, Any], family: str) -> bool:
