@@ -69,10 +69,8 @@ def test_sixteen_nodes_of_eight_hierarchical_or_flat() -> None:
         (a.ring_gather_s, 7e-3 + 7 / 8 * 10e-3),
         (a.log_step_gather_s, 3e-3 + 7 / 8 * 10e-3),
         (a.ring_all_reduce_s, 14e-3 + 7 / 4 * 10e-3),
-        (a.tree_all_reduce_s, 6e-3 + 20e-3),
         (a.in_switch_all_reduce_s, 1e-3 + 9 / 8 * 10e-3),
         (a.direct_all_to_all_s, 7e-3 + 7 / 8 * 10e-3),
-        (a.bruck_all_to_all_s, 3e-3 + 3 * 5e-3),
         (a.tree_broadcast_s, 3 * 11e-3),
     ],
 )
@@ -82,11 +80,9 @@ def test_textbook_forms(form: object, expected_s: float) -> None:
     assert form(GB, 1, latency_s=1e-3, bandwidth_bytes_per_s=100 * GB) == 0
 
 
-def test_messages_and_chains() -> None:
+def test_a_message() -> None:
     link = {"latency_s": 1e-3, "bandwidth_bytes_per_s": 100 * GB}
     assert a.send_s(GB, **link) == pytest.approx(11e-3)
-    assert a.chain_broadcast_s(GB, 8, pieces=4, **link) == pytest.approx(10 * 3.5e-3)
-    assert a.chain_broadcast_s(GB, 2, pieces=1, **link) == a.send_s(GB, **link)
 
 
 def test_two_level_all_to_all() -> None:

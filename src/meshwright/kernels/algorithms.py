@@ -45,17 +45,6 @@ def ring_all_reduce_s(
     return 2 * ring_gather_s(payload_bytes, ranks, latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
 
 
-def tree_all_reduce_s(
-    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
-) -> Seconds:
-    """Reduce up and broadcast down a pipelined double tree: 2 ceil(log2 n) a + 2 S/B, nothing for one rank.
-
-    Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
-    """
-    depth = np.ceil(np.log2(ranks))
-    return 2 * depth * latency_s + 2 * np.minimum(depth, 1) * payload_bytes / bandwidth_bytes_per_s
-
-
 def in_switch_all_reduce_s(
     payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
 ) -> Seconds:
@@ -79,29 +68,11 @@ def direct_all_to_all_s(
     return ring_gather_s(payload_bytes, ranks, latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
 
 
-def bruck_all_to_all_s(
-    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
-) -> Seconds:
-    """All-to-all in log steps of half the data: ceil(log2 n) (a + S/2 / B); only for tiny messages.
-
-    Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-    IEEE TPDS 1997.
-    """
-    return np.ceil(np.log2(ranks)) * (latency_s + payload_bytes / 2 / bandwidth_bytes_per_s)
-
-
 def tree_broadcast_s(
     payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
 ) -> Seconds:
     """Broadcast on a binomial tree: ceil(log2 n) (a + S/B)."""
     return np.ceil(np.log2(ranks)) * (latency_s + payload_bytes / bandwidth_bytes_per_s)
-
-
-def chain_broadcast_s(
-    payload_bytes: Column, ranks: Column, *, pieces: Column, latency_s: Column, bandwidth_bytes_per_s: Column
-) -> Seconds:
-    """Broadcast down a chain in k pieces: (n-2+k) (a + S/(k B)) for n of 2 or more."""
-    return (ranks - 2 + pieces) * (latency_s + payload_bytes / pieces / bandwidth_bytes_per_s)
 
 
 def all_reduce_bus_factor(ranks: Column) -> Seconds:

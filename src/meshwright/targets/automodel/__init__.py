@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
 _D = "distributed."
-_OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 _ENDS = ("model.norm", "lm_head")
 _DTYPES = "nemo_automodel/components/distributed/config.py of nemo-automodel 0.7.0"
 _COPIES = only(0, 3, why="data ranks hold whole copies, or shards of everything", fix="use fsdp")
