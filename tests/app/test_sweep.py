@@ -13,7 +13,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.app.studies.file import read_study
-from meshwright.app.sweep import Sweep, effects
+from meshwright.app.sweep import Sweep, main_effects
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, StoppedError
 from meshwright.formats.sweep_file import read_sweep
@@ -82,7 +82,7 @@ def test_a_combination_without_a_plan_says_why(whole: tuple[Path, Sweep]) -> Non
 
 def test_values_are_compared_with_all_else_equal(whole: tuple[Path, Sweep]) -> None:
     _, found = whole
-    found_effects = {(one["axis"], one["to"]): one for one in effects(found.study, found.designs)}
+    found_effects = {(one["axis"], one["to"]): one for one in main_effects(found.study, found.designs)}
     assert set(found_effects) == {("model", "llama-3-8b"), ("gpus", "8xnext"), ("next.memory_gib", 160)}
     memory = found_effects["next.memory_gib", 160]
     assert (memory["pairs"], memory["compared"], memory["gained"], memory["lost"]) == (2, 1, 1, 0)
@@ -100,7 +100,7 @@ def test_stated_plans_are_priced_whether_they_fit_or_not(tmp_path: Path) -> None
         ("tp1", "16xH100", "no"),
         ("tp16", "16xH100", "yes"),
     ]
-    (price,) = [one for one in effects(found.study, found.designs) if one["axis"] == "price"]
+    (price,) = [one for one in main_effects(found.study, found.designs) if one["axis"] == "price"]
     assert price["tokens_per_s_ratio"] == pytest.approx(1)
     assert price["price_per_token_ratio"] == pytest.approx(2)
 

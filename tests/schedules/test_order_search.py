@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.list_scheduling import Work
-from meshwright.schedules.order_search import Options, greedy_options, made_by, search_orders, warmup_options
+from meshwright.schedules.order_search import Options, greedy_options, ordered_by, search_orders, warmup_options
 
 
 def work_of(forward_s: list[float], *, split: bool, latency_s: float = 0.0) -> Work:
@@ -36,7 +36,7 @@ def options_of(work: Work) -> list[Options]:
 def test_it_is_no_slower_than_any_rule(forward_s: list[float], split: bool, latency_s: float, turned: bool) -> None:
     work = work_of(forward_s, split=split, latency_s=latency_s)
     options = options_of(work)[:: -1 if turned else 1]
-    least_s = min(made_by(work, choice.rule(), "").makespan_s for choice in options)
+    least_s = min(ordered_by(work, choice.rule(), "").makespan_s for choice in options)
     assert search_orders([work], [options]).makespan_s <= least_s
     # With a bound that the quickest rule reaches nothing is improved: what is left is that rule's order.
     assert search_orders([work], [options], least_s).makespan_s == least_s

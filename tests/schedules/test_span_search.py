@@ -10,7 +10,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.schedules import Caps, Scheduled, Times, best_schedule, span_search
 from meshwright.schedules.in_flight import live_vectors
-from meshwright.schedules.order_search import made_by
+from meshwright.schedules.order_search import ordered_by
 from tests.schedules.test_order_search import options_of, work_of
 
 PUBLIC = [
@@ -132,7 +132,7 @@ def test_an_order_is_asked_to_end_sooner_by_shares_of_what_idles(monkeypatch: py
 
     monkeypatch.setattr(span_search, "latest_starts", latest)
     work = work_of([1.0, 1.0], split=True)
-    found = made_by(work, options_of(work)[0].rule(), "")
+    found = ordered_by(work, options_of(work)[0].rule(), "")
     start = replace(found, span_s=100.0, starts_s=(0.0, 2.0))
     rests = [rest for _, rest in span_search._slack_rules(start, 30.0)]
     assert asked == [[100.0 - sooner * 30.0, 102.0 - sooner * 30.0] for sooner in (0.0, 0.025, 0.1)]

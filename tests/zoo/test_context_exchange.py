@@ -21,7 +21,7 @@ from meshwright.specs.model import LayerSpec
 from meshwright.specs.operators import CoreAttention
 from meshwright.strategies.context import shard_attention
 from meshwright.zoo.attention import mixed
-from meshwright.zoo.token_order import dealt
+from meshwright.zoo.token_order import in_rank_order
 from tests.strategies.columns import columns
 
 SAMPLES, LENGTH, ELEMENT = 2, 64, 8
@@ -94,7 +94,7 @@ def test_attention_of_8_ranks_is_that_of_one_and_sends_what_is_priced(
             for seed, heads in enumerate((spec.heads, spec.kv_heads, spec.kv_heads, spec.heads))
         )
         expected, pullback = jax.vjp(lambda *given: mixed(spec, None, *given), q, k, v)
-        *operands, ranks_slope = jax.device_put([dealt(grid, one) for one in (q, k, v, slope)], split)
+        *operands, ranks_slope = jax.device_put([in_rank_order(grid, one) for one in (q, k, v, slope)], split)
 
         def forward(*given: jax.Array) -> tuple[jax.Array, Any]:
             return jax.vjp(lambda *own: jax.lax.with_sharding_constraint(mixed(spec, grid, *own), split), *given)
@@ -107,7 +107,7 @@ def test_attention_of_8_ranks_is_that_of_one_and_sends_what_is_priced(
             ranks_slope,
         )
         for one, other in zip((found, *gradients), (expected, *pullback(slope)), strict=True):
-            np.testing.assert_allclose(one, dealt(grid, other), rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(one, in_rank_order(grid, other), rtol=1e-9, atol=1e-12)
     for phase, bytes_ in (("forward", sent), ("backward", returned)):
         assert {kind: pytest.approx(size, rel=0.01) for kind, size in bytes_.items()} == priced(levels, phase), phase
 

@@ -26,7 +26,7 @@ from meshwright.zoo.expert_exchange import kept_exchanges, through_experts
 from meshwright.zoo.experts import OF_EACH, expert_weights, experts, routed, slots
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.splits import expert_axes
-from meshwright.zoo.token_order import dealt, in_order
+from meshwright.zoo.token_order import in_rank_order, in_sample_order
 from tests.strategies.columns import columns
 
 HIDDEN, WIDTH, EXPERTS, SAMPLES, LENGTH, ELEMENT = 16, 24, 16, 16, 32, 8
@@ -81,10 +81,10 @@ def both(
             name: NamedSharding(mesh, grid.spec(expert_axes(name), matrix.shape)) for name, matrix in weights.items()
         }
         step = jax.jit(jax.value_and_grad(partial(loss, grid=grid), (0, 1)), out_shardings=(None, (placed, split)))
-        given = jax.device_put((weights, dealt(grid, x)), (placed, split))
+        given = jax.device_put((weights, in_rank_order(grid, x)), (placed, split))
         compiled = step.lower(*given).compile()
         value, (of_weights, of_tokens) = compiled(*given)
-        there = (value, (of_weights, in_order(grid, of_tokens)))
+        there = (value, (of_weights, in_sample_order(grid, of_tokens)))
         apart = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), there, alone)
         size = max(float(np.abs(np.asarray(leaf)).max()) for leaf in jax.tree.leaves(alone))
     return max(jax.tree.leaves(apart)) / size, count_collectives(compiled.as_text())

@@ -17,7 +17,7 @@ from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.moe import MoeMlp
 from meshwright.zoo.attention import mixed
 from meshwright.zoo.experts import OF_EACH, expert_weights, through_experts
-from meshwright.zoo.token_order import dealt, order_on
+from meshwright.zoo.token_order import in_rank_order, order_on
 
 SAMPLES, LENGTH, WIDTH = 4, 16, 8
 
@@ -59,10 +59,10 @@ def test_attention_over_context_ranks_is_that_of_one_device(kind: str, grid: Dev
             return (mixed(spec, grid, *values) * places[None, :, None, None]).sum()
 
         expected = jax.grad(lambda *values: total(None, *values), argnums=(0, 1, 2))(q, k, v)
-        held = [dealt(grid, values) for values in (q, k, v)]
+        held = [in_rank_order(grid, values) for values in (q, k, v)]
         found, text = compiled(grid, jax.grad(lambda *values: total(grid, *values), argnums=(0, 1, 2)), *held)
         for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, dealt(grid, other), atol=1e-9)
+            np.testing.assert_allclose(one, in_rank_order(grid, other), atol=1e-9)
     assert collectives(text, kind) > 0
 
 

@@ -20,7 +20,7 @@ from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, named_job, planned_job
 from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_data_degree
-from meshwright.planning.sensitivity import Effect, effects
+from meshwright.planning.sensitivity import Effect, sensitivities
 from meshwright.records import plain
 from meshwright.report.words.explanation import Step, effect_line, neighbour_step, not_legal, rung
 from meshwright.report.words.prices import price_lines
@@ -133,7 +133,7 @@ def _explanation(job: PlannedJob, warnings: tuple[str, ...]) -> Explanation:
         text=plan_sentence(job, estimate),
         ladder=ladder,
         neighbours=tuple(step for _, step in around),
-        sensitivity=effects(job, _rivals(around, pricer, estimate)),
+        sensitivity=sensitivities(job, _rivals(around, pricer, estimate)),
         notes=tuple(notes),
     )
 
@@ -161,7 +161,7 @@ def _of_unequal_stages(job: Job, estimate: StepEstimate, notes: tuple[str, ...])
         text=plan_sentence(job, estimate),
         ladder=ladder,
         neighbours=around,
-        sensitivity=effects(job, rivals),
+        sensitivity=sensitivities(job, rivals),
         notes=notes,
     )
 

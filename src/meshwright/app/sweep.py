@@ -90,7 +90,7 @@ class Sweep(StreamedSweep):
             "axes": [
                 {"name": axis.name, "values": [plain_value(one) for one in axis.values]} for axis in self.study.axes
             ],
-            "effects": effects(self.study, self.designs),
+            "effects": main_effects(self.study, self.designs),
         }
 
 
@@ -275,7 +275,7 @@ def arrow_table(schema: Any, found: Swept) -> Any:
     return arrow.table([cells(field) for field in schema], schema=schema)
 
 
-def effects(study: SweepStudy, designs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def main_effects(study: SweepStudy, designs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What each value of each axis is worth: designs that differ in it alone, compared with its first value.
 
     Between clusters of which only one has a device, the numbers of that device differ too.

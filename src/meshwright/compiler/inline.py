@@ -24,10 +24,10 @@ def flat_jaxpr(fun: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) 
         fun: the function of arrays, returns a list of arrays.
         shapes: the shapes of its arguments.
     """
-    return opened(jax.make_jaxpr(fun)(*shapes))
+    return inlined(jax.make_jaxpr(fun)(*shapes))
 
 
-def opened(closed: core.ClosedJaxpr, calls: Collection[str] = CALLS) -> core.ClosedJaxpr:
+def inlined(closed: core.ClosedJaxpr, calls: Collection[str] = CALLS) -> core.ClosedJaxpr:
     """A program with its calls opened, at any depth of calls.
 
     Args:

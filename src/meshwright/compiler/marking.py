@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from meshwright.compiler.inline import flat_jaxpr, opened
+from meshwright.compiler.inline import flat_jaxpr, inlined
 from meshwright.errors import InputError
 
 gradient_p = Primitive("meshwright_value_and_grad")
@@ -101,7 +101,7 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
         wrt: positions of those that are differentiated.
     """
     # Constants of what it calls become its own, which are operands.
-    loss = opened(loss)
+    loss = inlined(loss)
     places = tuple(len(loss.consts) + place for place in wrt)
     jaxpr, given = _with_constants_given(loss), [*loss.consts, *flat]
     # What a loss hands through, such as a module's state that it leaves alone, is no result of it.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import CHECKPOINTS, free_variables, is_dropped, opened, piece, programs_of
+from meshwright.compiler.inline import CHECKPOINTS, free_variables, inlined, is_dropped, piece, programs_of
 from meshwright.compiler.marking import gradient_p
 
 REPORTING = ("debug_callback", "debug_print")
@@ -192,7 +192,7 @@ class _Body:
 
     def _passing(self, eqn: core.JaxprEqn, name: str) -> None:
         """What a loss or a checkpointed part reports is a result more of it; what it was given is known outside."""
-        flat = opened(core.ClosedJaxpr(eqn.params[name], ()))
+        flat = inlined(core.ClosedJaxpr(eqn.params[name], ()))
         if flat.consts:
             self.eqns.append(eqn)
             return
@@ -215,7 +215,7 @@ class _Body:
 
     def _loop(self, eqn: core.JaxprEqn) -> None:
         """What a loop reports is stacked."""
-        flat, length = opened(eqn.params["jaxpr"]), eqn.params["length"]
+        flat, length = inlined(eqn.params["jaxpr"]), eqn.params["length"]
         body = _Body(flat.jaxpr)
         behind = body.taken_out()
         wanted = _wanted(behind, body.read)
@@ -277,7 +277,7 @@ class _Body:
 
     def _branches(self, eqn: core.JaxprEqn) -> None:
         """What a branch reports is a result of it, and of the others zeros."""
-        flats = [opened(one) for one in eqn.params["branches"]]
+        flats = [inlined(one) for one in eqn.params["branches"]]
         bodies = [_Body(flat.jaxpr) for flat in flats]
         reads = [[atom.aval for atom in body.read] for body in bodies]
         if any(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) for own in reads for aval in own):
@@ -327,7 +327,7 @@ def _of_all_rounds(one: core.ClosedJaxpr, rows: Sequence[bool], length: int) -> 
     shapes = [_of_rounds(aval, length) if row else aval for aval, row in zip(one.in_avals, rows, strict=True)]
     mapped = jax.vmap(core.jaxpr_as_fun(one), in_axes=axes, axis_size=length)
     closed = jax.make_jaxpr(mapped)(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shapes))
-    return opened(closed)
+    return inlined(closed)
 
 
 def _gone(before: Sequence[core.JaxprEqn], after: Sequence[core.JaxprEqn]) -> set[Any]:

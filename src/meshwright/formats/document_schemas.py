@@ -31,7 +31,7 @@ def printed_by(verb: str) -> tuple[str, ...]:
     return tuple(name for name, schema in schemas().items() if verb in schema[PRINTED])
 
 
-def within(name: str, place: Callable[[str], str]) -> dict[str, Any]:
+def embedded_schema(name: str, place: Callable[[str], str]) -> dict[str, Any]:
     """A schema as a part of another document.
 
     Args:

@@ -183,7 +183,7 @@ class Adapted:
     """Whether it is added to the whole weight before each product."""
 
 
-def adapted(op: Linear, lora: Lora) -> Iterator[Adapted]:
+def adapted_modules(op: Linear, lora: Lora) -> Iterator[Adapted]:
     """The modules of an operator that have adapters.
 
     Args:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.ops.modules import Module, adapted, part_of, product_of
+from meshwright.ops.modules import Module, adapted_modules, part_of, product_of
 from meshwright.specs.model import TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Op, Region, Split, Vector
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES, LayerTuning, Lora
@@ -56,7 +56,7 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
     for op in work.ops:
         trained = part_of(op) not in tuning.frozen
         product, lora = product_of(op), tuning.lora
-        found = [*adapted(product, lora)] if product is not None and lora is not None and not trained else []
+        found = [*adapted_modules(product, lora)] if product is not None and lora is not None and not trained else []
         merged = any(one.on_weight for one in found)
         if isinstance(op, Linear):
             # An input kept for adapters alone is kept as they read it, in the format of activations; where they drop

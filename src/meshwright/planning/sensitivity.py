@@ -36,7 +36,7 @@ class Effect(Record):
     """A plan that would be quicker than this one if the number were worse or better."""
 
 
-def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple[Effect, ...]:
+def sensitivities(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple[Effect, ...]:
     """Effects of every assumed number, the largest first.
 
     Args:

@@ -76,7 +76,7 @@ def search_orders(
     for number, (work, choice) in enumerate(pairs):
         if (number >= 2 and placed > FULL_TASKS) or (number and spent()):
             break
-        order = made_by(work, choice.rule(), _words(choice))
+        order = ordered_by(work, choice.rule(), _words(choice))
         placed += work.tasks
         if id(work) not in best or order.makespan_s < best[id(work)].makespan_s:
             best[id(work)] = order
@@ -94,7 +94,7 @@ def search_orders(
     return fastest
 
 
-def made_by(work: Work, rule: TaskRule, words: str) -> Order:
+def ordered_by(work: Work, rule: TaskRule, words: str) -> Order:
     """The order that a rule makes of a work.
 
     Args:
@@ -217,7 +217,7 @@ def _by_latest_start(order: Order) -> Order:
     """List scheduling with the latest starts of an order as ranks."""
     latest = latest_starts(order, [order.makespan_s] * order.work.placement.p)
     rule = order.rule.removesuffix(IMPROVED) + IMPROVED
-    return made_by(order.work, GreedyByRank(lambda *task: latest[task]), rule)
+    return ordered_by(order.work, GreedyByRank(lambda *task: latest[task]), rule)
 
 
 def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int, int], float]:

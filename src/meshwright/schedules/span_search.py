@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.budget import spent
 from meshwright.schedules.list_scheduling import TaskRule, Work
 from meshwright.schedules.lists import Task
-from meshwright.schedules.order_search import IMPROVED, Order, latest_starts, made_by, warmup_options
+from meshwright.schedules.order_search import IMPROVED, Order, latest_starts, ordered_by, warmup_options
 from meshwright.schedules.resting import BOTH, GRADIENTS, InOrder, Rest, Resting, RestingRanked, SlackRest
 from meshwright.schedules.table import Kind
 
@@ -44,7 +44,7 @@ class RuleFamily:
     def order(self, rest: Rest) -> Order:
         """The order that it makes."""
         words = self.words if self.work.weight_s is None else f"{self.words}; {rest}"
-        return made_by(self.work, self.rule(rest), words)
+        return ordered_by(self.work, self.rule(rest), words)
 
 
 def given_orders(starts: Iterable[tuple[Work, Sequence[Sequence[Task]], str]]) -> list[RuleFamily]:
@@ -232,7 +232,7 @@ def _improve(found: _Found, at: int) -> None:
         for rule, rest in chain(_slack_rules(start, idle_s), _ranked_rules(start, idle_s)):
             if found.ended(IMPROVED_TASKS):
                 return
-            better |= found.keep(at, made_by(work, rule, f"{words}; {rest}"))
+            better |= found.keep(at, ordered_by(work, rule, f"{words}; {rest}"))
 
 
 def _slack_rules(start: Order, idle_s: float) -> Iterator[tuple[TaskRule, Rest]]:

@@ -14,7 +14,7 @@ import meshwright
 from meshwright.app.requests.serve import McpRequest
 from meshwright.app.verbs import VERBS, docstring_of
 from meshwright.errors import InputError, Problem
-from meshwright.formats.document_schemas import printed_by, schemas, with_those_named, within
+from meshwright.formats.document_schemas import embedded_schema, printed_by, schemas, with_those_named
 from meshwright.library import devices, models
 from meshwright.records import as_json
 from meshwright.service.body import parsed_body
@@ -125,7 +125,7 @@ def _answer_schema(tool: str) -> dict[str, Any]:
     """The published schemas of a tool's answers in one; those of documents within them are resources."""
     names = printed_by(tool)
     inner = [name for name in with_those_named(names) if name not in names]
-    kept = {name: within(name, lambda other: f"#/$defs/{other}") for name in names}
+    kept = {name: embedded_schema(name, lambda other: f"#/$defs/{other}") for name in names}
     held = {name: _elsewhere(name) for name in inner}
     alone: dict[str, Any] = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
     alone = kept[names[0]] if len(names) == 1 else alone

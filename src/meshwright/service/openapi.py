@@ -10,7 +10,7 @@ import meshwright
 from meshwright.app.verbs import VERBS
 from meshwright.fields.field import Field
 from meshwright.fields.kinds import Choice, Whole
-from meshwright.formats.document_schemas import printed_by, with_those_named, within
+from meshwright.formats.document_schemas import embedded_schema, printed_by, with_those_named
 from meshwright.service.answering import JSON, PROBLEM
 from meshwright.service.body import FILES, json_types
 from meshwright.service.catalogue import LISTS, SERVED, VERSION, asked_fields, path_of
@@ -133,7 +133,7 @@ def openapi() -> dict[str, Any]:
                 "Problem": _PROBLEM,
                 "Job": _JOB,
                 **{_name(verb): request_schema(verb) for verb in SERVED},
-                **{name: within(name, _place) for name in with_those_named(_documents())},
+                **{name: embedded_schema(name, _place) for name in with_those_named(_documents())},
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import Adapted, adapted, part_of, products_of
+from meshwright.ops.modules import Adapted, adapted_modules, part_of, products_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, BITSANDBYTES, Lora
@@ -172,7 +172,7 @@ def _adapted(model: ModelSpec, lora: Lora) -> Iterator[tuple[Linear, Adapted]]:
     whole = replace(model, tuning=None)
     for kind in (kind for kind in whole.kinds() if not kind.stream):
         for op in products_of(work_of(whole, kind, "flash")):
-            for one in adapted(op, lora):
+            for one in adapted_modules(op, lora):
                 yield op, one
 
 

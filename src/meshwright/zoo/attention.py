@@ -17,7 +17,7 @@ from meshwright.zoo.attention_rings import BurstRanks, RingRanks
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.feed_forward import biased
 from meshwright.zoo.parts import EPSILON, drawn
-from meshwright.zoo.scores import repeated, whole
+from meshwright.zoo.scores import dense_attention, repeated
 from meshwright.zoo.token_order import order_on
 
 Levels = tuple[tuple[str, Axes], ...]
@@ -44,7 +44,7 @@ def mixed(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, 
         v: [samples, length, kv_heads, head_dim].
     """
     if grid is None or not grid.tokens:
-        return whole(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
+        return dense_attention(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
     k, v = (repeated(one, grid.size(grid.tensor)) for one in (k, v))
     return _levels(spec, grid, grid.context, grid.tensor, q, k, v)
 
@@ -58,7 +58,7 @@ def _on_rank(
     spec: Attention, grid: DeviceGrid | None, levels: Levels, q: jax.Array, k: jax.Array, v: jax.Array
 ) -> jax.Array:
     if grid is None or not levels:
-        return whole(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
+        return dense_attention(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))
     (kind, axes), *outer = levels
     if not CONTEXTS[kind].swaps_heads:
         return _of_kind(spec, grid, levels, q.shape[1] * grid.size(axes))(q, k, v)
@@ -101,7 +101,7 @@ def _levels(
     if over_ranks is not None:
         return over_ranks(q, k, v)
     every = jnp.arange(q.shape[1])
-    alone = partial(whole, spec, queries=every, keys=every)
+    alone = partial(dense_attention, spec, queries=every, keys=every)
     return jax.shard_map(alone, mesh=grid.mesh, in_specs=(split,) * 3, out_specs=split)(q, k, v)
 
 

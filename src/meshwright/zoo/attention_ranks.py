@@ -19,7 +19,16 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from meshwright.compiler.grid import Axes
 from meshwright.shapes import Int
 from meshwright.specs.layers.attention import Attention
-from meshwright.zoo.scores import QueryParts, Sums, log_total, outputs, part_gradients, part_sums, slope_means, whole
+from meshwright.zoo.scores import (
+    QueryParts,
+    Sums,
+    dense_attention,
+    log_total,
+    outputs,
+    part_gradients,
+    part_sums,
+    slope_means,
+)
 
 Kept = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 """Queries, keys, values, outputs and `QueryParts.log_total` of a rank."""
@@ -89,7 +98,9 @@ class GatheredRanks(RankAttention):
         """Attention by a gather of keys and values."""
 
         def seen(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return whole(self.spec, q, self.all_of(k), self.all_of(v), self.own, jnp.asarray(self.places.ravel()))
+            return dense_attention(
+                self.spec, q, self.all_of(k), self.all_of(v), self.own, jnp.asarray(self.places.ravel())
+            )
 
         return seen
 

@@ -31,7 +31,7 @@ from meshwright.zoo.parts import cast, drawn, dropout, made_again, norm, norm_we
 from meshwright.zoo.supported import check_supported
 from meshwright.zoo.swapped import swapped
 from meshwright.zoo.token_groups import GroupOfRank, GroupsOfRanks, WholeSamples
-from meshwright.zoo.token_order import dealt, in_order, order_on
+from meshwright.zoo.token_order import in_rank_order, in_sample_order, order_on
 
 DROPOUT = 0.1
 BALANCE_WEIGHT = 0.01
@@ -123,10 +123,10 @@ class Decoder:
             weights = cast(weights, self.compute)
             x, balance = self._stream(weights, tokens[:, :-1], keys)
             ends = {name: weights[name] for name in ("embedding", "head")}
-            loss = on_blocks.losses(self._losses, ends, x, dealt(self.grid, tokens[:, 1:])).mean()
+            loss = on_blocks.losses(self._losses, ends, x, in_rank_order(self.grid, tokens[:, 1:])).mean()
             return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
         logits, balance = self.logits(weights, tokens[:, :-1], keys)
-        following = dealt(self._grid(self.num_layers - 1), tokens[:, 1:])
+        following = in_rank_order(self._grid(self.num_layers - 1), tokens[:, 1:])
         wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), following[..., None], axis=-1)
         loss = -wanted.mean()
         return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
@@ -147,7 +147,7 @@ class Decoder:
         """What the layers make of tokens."""
         grid, embedding = self._grid(0), weights["embedding"]
         on_blocks = OnBlocks.of(grid)
-        tokens = dealt(grid, tokens)
+        tokens = in_rank_order(grid, tokens)
         x = on_blocks.embedded(self._embedded, embedding, tokens) if on_blocks else self._embedded(embedding, tokens)
         if grid is not None and grid.tokens and not on_blocks:
             x = grid.held(x, grid.data, grid.tokens)
@@ -252,7 +252,7 @@ class Decoder:
     def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         x = held.looked_up(weights["tokens"], tokens)
         if "positions" in weights:
-            positions = dealt(self._grid(0), weights["positions"][None, : held.tokens(tokens.shape[1])])
+            positions = in_rank_order(self._grid(0), weights["positions"][None, : held.tokens(tokens.shape[1])])
             x = x + held.part(positions, width=False)[0]
         return norm(weights["norm"], x, held) if "norm" in weights else x
 
@@ -266,8 +266,8 @@ class Decoder:
             return self._ended(layers, x)
         # A stage whose ranks hold whole samples changes the order without sending anything.
         if there is None or not there.tokens:
-            return in_order(here, self._ended(layers, x))
-        return self._ended(layers, dealt(there, in_order(here, x)))
+            return in_sample_order(here, self._ended(layers, x))
+        return self._ended(layers, in_rank_order(there, in_sample_order(here, x)))
 
     def _ended(self, layers: int, x: jax.Array) -> jax.Array:
         """What passes on behind so many layers, marked where a stage ends there."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.zoo.blocks import WHOLE, WholeTensors
-from meshwright.zoo.token_order import dealt
+from meshwright.zoo.token_order import in_rank_order
 
 EPSILON = 1e-5
 """Added under the square root of a norm."""
@@ -87,7 +87,7 @@ def dropout(
     own = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place)
     kept = jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, held.full(x.shape[1:])))(own)
     if grid is not None and grid.tokens:
-        kept = dealt(grid, held.by_samples(grid, kept))
+        kept = in_rank_order(grid, held.by_samples(grid, kept))
     return jnp.where(held.part(kept), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

@@ -45,7 +45,9 @@ class QueryParts(NamedTuple):
     """Output times its gradient, summed over the width; shaped as `log_total`."""
 
 
-def whole(spec: Attention, q: jax.Array, k: jax.Array, v: jax.Array, queries: jax.Array, keys: jax.Array) -> jax.Array:
+def dense_attention(
+    spec: Attention, q: jax.Array, k: jax.Array, v: jax.Array, queries: jax.Array, keys: jax.Array
+) -> jax.Array:
     """softmax(q k^T / sqrt(head_dim)) v where all keys are there, [samples, queries, heads, head_dim].
 
     Args:
@@ -61,7 +63,7 @@ def whole(spec: Attention, q: jax.Array, k: jax.Array, v: jax.Array, queries: ja
 
 
 def part_sums(spec: Attention, q: jax.Array, k: jax.Array, v: jax.Array, queries: jax.Array, keys: jax.Array) -> Sums:
-    """Sums over the keys of one block, arguments as in `whole`."""
+    """Sums over the keys of one block, arguments as in `dense_attention`."""
     scores = wide(_scores(spec, q, k, queries, keys))
     best = scores.max(-1, keepdims=True)
     shares = jnp.exp(scores - best)

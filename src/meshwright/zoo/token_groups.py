@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.compiler.grid import Axes, DeviceGrid
-from meshwright.zoo.token_order import dealt, in_order
+from meshwright.zoo.token_order import in_rank_order, in_sample_order
 
 TOKENS = 1
 """Axis of [samples, length, ...]."""
@@ -37,8 +37,8 @@ class WholeSamples:
 
     def before(self, sent: jax.Array) -> jax.Array:
         """Sums over the tokens of a group that stand before each [groups, length, ...]."""
-        order = in_order(self.grid, sent)
-        return dealt(self.grid, jnp.cumsum(order, axis=TOKENS) - order)
+        order = in_sample_order(self.grid, sent)
+        return in_rank_order(self.grid, jnp.cumsum(order, axis=TOKENS) - order)
 
     def mean(self, values: jax.Array) -> jax.Array:
         """Means over all tokens of a sample: [samples, ...] of [groups, length, ...]."""
@@ -56,7 +56,7 @@ class WholeSamples:
             length: the number of tokens of a group.
             dtype: the format of the numbers.
         """
-        return dealt(self.grid, _uniform(keys, length, dtype))
+        return in_rank_order(self.grid, _uniform(keys, length, dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class GroupsOfRanks(WholeSamples):
         return self.ranks.size((*self.ranks.tokens, *self.ranks.tensor))
 
     def own(self, x: jax.Array) -> jax.Array:
-        return dealt(self.ranks, x).reshape(x.shape[0] * self.count, -1, *x.shape[2:])
+        return in_rank_order(self.ranks, x).reshape(x.shape[0] * self.count, -1, *x.shape[2:])
 
     def back(self, y: jax.Array) -> jax.Array:
-        return in_order(self.ranks, y.reshape(y.shape[0] // self.count, -1, *y.shape[2:]))
+        return in_sample_order(self.ranks, y.reshape(y.shape[0] // self.count, -1, *y.shape[2:]))
 
     def mean(self, values: jax.Array) -> jax.Array:
         means = values.mean(TOKENS)
@@ -125,7 +125,7 @@ class GroupOfRank(WholeSamples):
         return jax.lax.psum(values, tuple(name for name, size in self.ranks.sizes if size > 1))
 
     def drawn(self, keys: jax.Array, length: int, dtype: jnp.dtype) -> jax.Array:
-        whole = dealt(self.ranks, _uniform(keys, length * self.ranks.size(self.axes), dtype))
+        whole = in_rank_order(self.ranks, _uniform(keys, length * self.ranks.size(self.axes), dtype))
         return _slice(whole, self.axes, length) if self.axes else whole
 
 

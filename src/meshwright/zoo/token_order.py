@@ -25,7 +25,7 @@ def order_on(grid: DeviceGrid | None, length: int) -> Int[np.ndarray, "tokens"]:
     return np.arange(length) if places is None else places.ravel()
 
 
-def dealt(grid: DeviceGrid | None, x: jax.Array) -> jax.Array:
+def in_rank_order(grid: DeviceGrid | None, x: jax.Array) -> jax.Array:
     """Values of the tokens of samples, as ranks hold them.
 
     Args:
@@ -35,7 +35,7 @@ def dealt(grid: DeviceGrid | None, x: jax.Array) -> jax.Array:
     return _taken(x, order_on(grid, x.shape[1]))
 
 
-def in_order(grid: DeviceGrid | None, x: jax.Array) -> jax.Array:
+def in_sample_order(grid: DeviceGrid | None, x: jax.Array) -> jax.Array:
     """The same in the order of the samples.
 
     Args:

@@ -21,7 +21,7 @@ from meshwright.compiler.cuts.equal_layers import (
     layer_parts,
     with_layers_called,
 )
-from meshwright.compiler.inline import opened
+from meshwright.compiler.inline import inlined
 
 WIDTH = 4
 
@@ -58,7 +58,7 @@ def adam(layers: list[Any], first: list[Any], second: list[Any]) -> Any:
 
 
 def program(fun: Any, *operands: Any) -> core.ClosedJaxpr:
-    return opened(jax.make_jaxpr(fun)(*operands))
+    return inlined(jax.make_jaxpr(fun)(*operands))
 
 
 def parts_of(closed: core.ClosedJaxpr) -> tuple[CalledEquations, ...]:

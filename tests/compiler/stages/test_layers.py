@@ -12,7 +12,7 @@ from meshwright.compiler.cuts.cut import body_of, cut
 from meshwright.compiler.cuts.layers import layer_ends
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.marking import layer_boundary
-from meshwright.compiler.stages.layers import content_of, find_layers
+from meshwright.compiler.stages.layers import find_layers, layer_content
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.tracing.trace import LossReader
 from meshwright.errors import InputError
@@ -24,7 +24,7 @@ def test_repeated_layers_are_cut_where_only_the_stream_crosses() -> None:
     layers = Layers.of(*LossReader(step, (state, batch)).read(2))
     assert len(layers.ends) == 6  # embedding, four layers, head
     assert all([var.aval.shape for var in part.carried_out] == [(4, 6, 8)] for part in layers.parts[:-1])
-    contents = [content_of(part) for part in layers.parts]
+    contents = [layer_content(part) for part in layers.parts]
     assert len(set(contents)) == 3
     assert contents[1] == contents[2] == contents[3] == contents[4]
     products = [sum(e.primitive.name == "dot_general" for e in part.program.jaxpr.eqns) for part in layers.parts]
@@ -96,5 +96,5 @@ def test_what_a_layer_computes_tells_layers_apart_and_names_do_not() -> None:
     for each in (loss, loss, other):
         jaxpr = read(each, (4, 4), (4, 4), (4, 4))
         body = body_of(jaxpr, (1, 2))
-        keys.append(content_of(cut(body, (1, 2), (len(body.spine),))[0]))
+        keys.append(layer_content(cut(body, (1, 2), (len(body.spine),))[0]))
     assert keys[0] == keys[1] != keys[2]

@@ -19,7 +19,7 @@ from meshwright.compiler.cost import eqn_flop, is_heavy
 from meshwright.compiler.cuts.cut import body_of
 from meshwright.compiler.cuts.layers import layer_ends
 from meshwright.compiler.cuts.stacks import layer_loops
-from meshwright.compiler.inline import CHECKPOINTS, free_variables, is_dropped, opened, piece
+from meshwright.compiler.inline import CHECKPOINTS, free_variables, inlined, is_dropped, piece
 from meshwright.compiler.traced_step import TracedStep
 
 LARGEST = 1.1
@@ -65,7 +65,7 @@ def checkpoints_parted(step: TracedStep, stages: int) -> TracedStep:
 
 def _opened(eqn: core.JaxprEqn) -> list[core.JaxprEqn]:
     """The program of a checkpoint with the names of the program around it."""
-    inner = opened(core.ClosedJaxpr(eqn.params["jaxpr"], ())).jaxpr
+    inner = inlined(core.ClosedJaxpr(eqn.params["jaxpr"], ())).jaxpr
     names: dict[Any, Any] = dict(zip(inner.invars, eqn.invars, strict=True))
     eqns = [_renamed(one, names) for one in inner.eqns]
     back = {

@@ -13,7 +13,7 @@ from jax.extend import core
 
 from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.cuts.equal_layers import with_layers_called
-from meshwright.compiler.inline import free_variables, is_dropped, opened, piece
+from meshwright.compiler.inline import free_variables, inlined, is_dropped, piece
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
         return outputs, leaves
 
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
-    traced = opened(jax.make_jaxpr(forward, axis_env=list(axes))(*shapes))
+    traced = inlined(jax.make_jaxpr(forward, axis_env=list(axes))(*shapes))
     outputs = len(jaxpr.outvars)
     leaves = traced.jaxpr.outvars[outputs:]
     place_of = {var: place for place, var in enumerate(traced.jaxpr.invars)}
@@ -121,7 +121,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
             ),
             traced.consts,
         ),
-        backward=opened(jax.make_jaxpr(backward, axis_env=list(axes))(*backward_shapes)),
+        backward=inlined(jax.make_jaxpr(backward, axis_env=list(axes))(*backward_shapes)),
         kept=kept,
         saved=len(saved),
         carried_in=carried_in,

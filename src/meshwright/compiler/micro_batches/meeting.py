@@ -26,8 +26,8 @@ from meshwright.compiler.inline import (
     depended_on,
     flat_jaxpr,
     free_variables,
+    inlined,
     is_dropped,
-    opened,
     piece,
     reached,
 )
@@ -67,7 +67,7 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
     phased = eqns_flop(together) > MOST_TOGETHER * eqns_flop(step.loss.eqns)
     if phased and any(eqn.primitive.name in CHECKPOINTS for eqn in together):
         # Samples meet inside; phases compute again what they need without being told.
-        loss = opened(core.ClosedJaxpr(step.loss, ()), (*CALLS, *CHECKPOINTS)).jaxpr
+        loss = inlined(core.ClosedJaxpr(step.loss, ()), (*CALLS, *CHECKPOINTS)).jaxpr
         return met_apart(replace(step, loss=loss), placements, parts)
     if phased and (loops := [eqn for eqn in together if meets_in_rounds(eqn)]):
         return met_apart(replace(step, loss=round_by_round(step.loss, loops)), placements, parts)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, is_dropped, opened
+from meshwright.compiler.inline import flat_jaxpr, inlined, is_dropped
 from meshwright.compiler.micro_batches.program import renamed_atom, renamed_equations
 
 MOST_EQUATIONS = 4096
@@ -25,7 +25,7 @@ def meets_in_rounds(eqn: core.JaxprEqn) -> bool:
     """
     if eqn.primitive.name != "scan" or eqn.params["jaxpr"].consts:
         return False
-    return eqn.params["length"] * len(opened(eqn.params["jaxpr"]).jaxpr.eqns) <= MOST_EQUATIONS
+    return eqn.params["length"] * len(inlined(eqn.params["jaxpr"]).jaxpr.eqns) <= MOST_EQUATIONS
 
 
 def round_by_round(program: core.Jaxpr, loops: Collection[core.JaxprEqn]) -> core.Jaxpr:
@@ -50,7 +50,7 @@ def _rounds(loop: core.JaxprEqn, names: dict[Any, Any]) -> list[core.JaxprEqn]:
     length, fixed, carried = (loop.params[name] for name in ("length", "num_consts", "num_carry"))
     given = [renamed_atom(atom, names) for atom in loop.invars]
     constants, carry, rows = given[:fixed], given[fixed : fixed + carried], given[fixed + carried :]
-    body = opened(loop.params["jaxpr"]).jaxpr
+    body = inlined(loop.params["jaxpr"]).jaxpr
     found: list[core.JaxprEqn] = []
 
     def made(fun: Callable[..., Any], atoms: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 
-def as_said(whole: TracedStep, part: TracedStep, mean: bool) -> TracedStep:
+def step_of_micro_batch(whole: TracedStep, part: TracedStep, mean: bool) -> TracedStep:
     """The step on a micro-batch; its losses are averaged or added, and so are numbers beside them.
 
     Args:

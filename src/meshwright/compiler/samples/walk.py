@@ -21,7 +21,7 @@ import numpy as np
 from jax._src.source_info_util import user_context
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, CHECKPOINTS, holds, is_dropped, opened, piece
+from meshwright.compiler.inline import CALLS, CHECKPOINTS, holds, inlined, is_dropped, piece
 from meshwright.compiler.narrow_sums import over_ranks
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.blocks import in_blocks
@@ -271,7 +271,7 @@ class Walk:
             given: its operands.
         """
         held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-        closed = opened(held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ()))
+        closed = inlined(held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ()))
         return self.read(closed.jaxpr, given, closed.consts)
 
     def _branches(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
@@ -293,7 +293,7 @@ class Walk:
 
             return run
 
-        programs, values = [opened(one) for one in eqn.params["branches"]], [one.value for one in operands]
+        programs, values = [inlined(one) for one in eqn.params["branches"]], [one.value for one in operands]
         for program in programs:
             jax.eval_shape(branch(program, None), *values)
         wanted = []
@@ -309,7 +309,7 @@ class Walk:
         """A loop whose end all ranks see; what it carries counts samples as soon as one of its rounds makes it so."""
         asks, held = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         given = [self.total(value) for value in given]
-        ask, body = opened(eqn.params["cond_jaxpr"]), opened(eqn.params["body_jaxpr"])
+        ask, body = inlined(eqn.params["cond_jaxpr"]), inlined(eqn.params["body_jaxpr"])
         start = given[asks + held :]
         placements = [value.placement for value in start]
 

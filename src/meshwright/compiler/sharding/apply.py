@@ -163,7 +163,7 @@ def shard_stage(
     if not setting.recompute:
         return replace(own, program=held.program(own.program, graph.sites)), sharding
     parts = [replace(layer, program=held.program(layer.program, graph.sites)) for layer in layers]
-    return recomputed(stage, parts), sharding
+    return with_recomputation(stage, parts), sharding
 
 
 def _compared_s(graphs: Sequence[DecisionGraph], solved: Sequence[Decision], on_ranks: Sequence[bool]) -> list[float]:
@@ -187,7 +187,7 @@ def _graph(
         program,
         program.invars[: len(stage.parameters)],
         replace(view, axes=view.axes[count:]),
-        parameter_copies=copies_of(step),
+        parameter_copies=bytes_per_parameter_byte(step),
         split_state=setting.split_state,
         carried=stage.carried_in,
         ranks=view.axes[:count],
@@ -227,7 +227,7 @@ def _decided(graph: DecisionGraph, setting: StageSetting) -> Decision:
     )
 
 
-def copies_of(step: TracedStep) -> float:
+def bytes_per_parameter_byte(step: TracedStep) -> float:
     """Bytes of parameters, gradients and state for each byte of parameters.
 
     Args:
@@ -276,7 +276,7 @@ def _of_step(
     return {var: partition(placement, names) for var, placement in found.items()}
 
 
-def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
+def with_recomputation(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
     """A stage whose backward runs the forward of each layer again, from the inputs of the layer.
 
     Args:

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from meshwright.compiler.cuts.cut import CutStage
 from meshwright.compiler.cuts.stage_programs import StageJaxprs, stage_programs
-from meshwright.compiler.inline import opened
+from meshwright.compiler.inline import inlined
 from meshwright.compiler.joins import How
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
 from meshwright.compiler.samples.sorting import sorts
@@ -206,7 +206,7 @@ class _Slice:
             for var, value in zip(stage.program.jaxpr.invars, self.given, strict=True)
         ]
         shapes[self.before : self.before] = [one for one in self.kept for _ in range(self.number)]
-        closed = opened(jax.make_jaxpr(run, axis_env=list(axes))(*shapes))
+        closed = inlined(jax.make_jaxpr(run, axis_env=list(axes))(*shapes))
         return closed, made, tuple(kept)
 
     def _shape(self, var: core.Var, value: RankValue) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ class Content:
         return isinstance(other, Content) and self.number == other.number and self.key == other.key
 
 
-def content_of(stage: CutStage) -> Content:
+def layer_content(stage: CutStage) -> Content:
     """The content of a layer.
 
     Args:

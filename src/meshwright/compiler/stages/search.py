@@ -18,7 +18,7 @@ from meshwright.compiler.cuts.stacks import by_layer
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
-from meshwright.compiler.stages.layers import Content, content_of, find_layers
+from meshwright.compiler.stages.layers import Content, find_layers, layer_content
 from meshwright.compiler.stages.partition import MOST_STAGES, StageChoice, stage_partitions, stage_times
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import LayerRanges, ranges_of
@@ -57,7 +57,7 @@ class Layers:
         body = body_of(fine.jaxpr, fine.wrt)
         ends = find_layers(body)
         parts = cut(body, fine.wrt, ends)
-        return cls(body=body, ends=ends, parts=parts, contents=tuple(content_of(part) for part in parts))
+        return cls(body=body, ends=ends, parts=parts, contents=tuple(layer_content(part) for part in parts))
 
     def crossing_bytes(self) -> np.ndarray:
         """Handed on behind each layer but the last."""

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.joins import How, Join
 from meshwright.compiler.marking import gradient_p, marked_forward
-from meshwright.compiler.micro_batches.said import as_said
+from meshwright.compiler.micro_batches.said import step_of_micro_batch
 from meshwright.compiler.micro_batches.share import shared_out
 from meshwright.compiler.reports import reported
 from meshwright.compiler.samples.placements import NotShared
@@ -49,7 +49,7 @@ def trace_function(
     except NotShared as why:
         if mean is None:
             raise InputError(_problem(why)) from None
-    return replace(as_said(whole, _traced(fun, given, micro_batches), mean), micro_batches=micro_batches)
+    return replace(step_of_micro_batch(whole, _traced(fun, given, micro_batches), mean), micro_batches=micro_batches)
 
 
 def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep:

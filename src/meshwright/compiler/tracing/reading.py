@@ -14,7 +14,7 @@ import numpy as np
 from jax._src import checkify
 from jax.extend import core
 
-from meshwright.compiler.inline import HOLDS, is_dropped, opened, programs_in, programs_of
+from meshwright.compiler.inline import HOLDS, inlined, is_dropped, programs_in, programs_of
 from meshwright.compiler.python_effects.files import files_written
 from meshwright.compiler.python_effects.kept import TraceWatch
 from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem, writing_problem
@@ -69,8 +69,8 @@ def traced_loss(
             again, _ = _traced(flat, shapes, watch, beside=(AGAIN,))
         read = partial(unplaced, differentiated=gradients, meshed=meshed, alone=alone)
         same = _same(once, again)
-        once = opened(read(once))
-        again = once if same else opened(read(again))
+        once = inlined(read(once))
+        again = once if same else inlined(read(again))
     # What the first trace alone changes is a cache.
     changes = [*before.changed(), *before.grown()]
     for program in (once, again):

@@ -15,7 +15,7 @@ from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.inline import flat_jaxpr, programs_of
 from meshwright.compiler.joins import How, Join
 from meshwright.compiler.marking import gradient_p
-from meshwright.compiler.micro_batches.said import as_said
+from meshwright.compiler.micro_batches.said import step_of_micro_batch
 from meshwright.compiler.micro_batches.share import shared_out
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.source_line import start_of
@@ -116,7 +116,7 @@ def trace_step(
     except NotShared as why:
         if mean is None:
             raise NotSplit(_not_shared_problem(why)) from None
-    said = as_said(step, _traced(fun, given, micro_batches), mean)
+    said = step_of_micro_batch(step, _traced(fun, given, micro_batches), mean)
     return replace(said, micro_batches=micro_batches, updates=updates)
 
 
@@ -187,7 +187,7 @@ def step_of_samples(
         jax.ShapeDtypeStruct((samples, *shape.shape[1:]), shape.dtype) if place in given.batch else shape
         for place, shape in enumerate(given.shapes)
     )
-    return as_said(whole, _traced(fun, replace(given, shapes=part), 1), mean), batch
+    return step_of_micro_batch(whole, _traced(fun, replace(given, shapes=part), 1), mean), batch
 
 
 def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedStep:

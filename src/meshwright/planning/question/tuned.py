@@ -8,7 +8,16 @@ from dataclasses import replace
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import Module, adapted, is_pattern, modules_of, names_module, part_of, products_of, targeted
+from meshwright.ops.modules import (
+    Module,
+    adapted_modules,
+    is_pattern,
+    modules_of,
+    names_module,
+    part_of,
+    products_of,
+    targeted,
+)
 from meshwright.planning.question.tuning_text import Adapters, read_freeze, read_lora
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
@@ -129,7 +138,7 @@ def _widths(products: Iterable[Linear], lora: Lora) -> Iterator[tuple[float, str
     found, held = [], dict[str, float]()
     for op in products:
         inputs = sum(units * width for units, width in op.inputs)
-        for one in adapted(op, lora):
+        for one in adapted_modules(op, lora):
             outputs = sum(units * width for units, width in one.module.outputs)
             found.append((part_of(op), inputs * outputs, (min(inputs, outputs), one.module.names[0])))
             held[part_of(op)] = held.get(part_of(op), 0.0) + inputs * outputs

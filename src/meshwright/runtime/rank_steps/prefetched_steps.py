@@ -137,7 +137,7 @@ def prefetch_refusals(word: str, spec: ModelSpec | None) -> Iterator[Problem]:
         yield Problem(what=f"{word} does not run with {name}", why=why, fix="use llama-tiny, or fsdp", field="model")
 
 
-def step_of(prefetch: int, *, otherwise: bool) -> type[RankStep]:
+def rank_step_kind(prefetch: int, *, otherwise: bool) -> type[RankStep]:
     """The step of ranks that hold parts of weights, or whole ones.
 
     Args:

@@ -15,7 +15,7 @@ from meshwright.runtime.devices import require_devices
 from meshwright.runtime.rank_steps.host_steps import HostStep, SwappedStep
 from meshwright.runtime.rank_steps.on_workers import RanksOnWorkers
 from meshwright.runtime.rank_steps.passing_steps import PASSING_STEPS
-from meshwright.runtime.rank_steps.prefetched_steps import prefetch_refusals, step_of
+from meshwright.runtime.rank_steps.prefetched_steps import prefetch_refusals, rank_step_kind
 from meshwright.runtime.rank_steps.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps.rank_steps import RanksOnDevices, RankStep
 from meshwright.runtime.training.run import Training
@@ -98,7 +98,7 @@ class RankTraining(Training):
             step = PASSING_STEPS[data.passing].step
             return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
         sharded = bool(data.secondary_shard or data.gather_dtype or data.reduce_dtype)
-        step = step_of(data.prefetch, otherwise=sharded)
+        step = rank_step_kind(data.prefetch, otherwise=sharded)
         return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:

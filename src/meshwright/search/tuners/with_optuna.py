@@ -41,7 +41,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
     """
     import optuna
 
-    quiet()
+    only_errors()
     storage = f"sqlite:///{log.store.path}" if log.store is not None else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -62,7 +62,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
             _run(found, trial, log, prunes=scheduler != "none")
 
 
-def quiet() -> None:
+def only_errors() -> None:
     """Let Optuna say only what went wrong."""
     import optuna
 

@@ -182,7 +182,7 @@ def _searcher(algorithm: str, log: TrialLog, seed: int) -> Any:
     if algorithm == "optuna":
         from ray.tune.search.optuna import OptunaSearch
 
-        from meshwright.search.tuners.with_optuna import distributions_of, inner_sampler, legal_sampler, quiet
+        from meshwright.search.tuners.with_optuna import distributions_of, inner_sampler, legal_sampler, only_errors
 
         class Unsaved(OptunaSearch):  # type: ignore[misc]
             # A study goes on from its rows, not from what Ray Tune writes down.
@@ -195,7 +195,7 @@ def _searcher(algorithm: str, log: TrialLog, seed: int) -> Any:
             def __reduce__(self) -> tuple[Any, ...]:
                 return OptunaSearch, ()
 
-        quiet()
+        only_errors()
         return Unsaved(
             space=distributions_of(log.space),
             metric=VALUE,
