@@ -259,6 +259,22 @@ def test_a_name_under_a_mistyped_key_is_no_second_problem(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("gpus_per_node = 8", "devices_per_node"),
+        ("gpu-type = 'H100'", "device"),
+        ("count = 2", "nodes"),
+        ("spot = true", "preemptions_per_hour"),
+        ("price = 2.0", "price_per_device_hour"),
+    ],
+)
+def test_words_of_other_tools_are_answered_with_the_key_they_mean(tmp_path: Path, word: str, key: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f'[[group]]\ndevice = "H100"\nnodes = 2\n{word}\n')
+    assert [problem.fix for problem in caught.value.problems] == [f"did you mean {key}?"]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (('"old"]', '"olt"]'), "did you mean old"),

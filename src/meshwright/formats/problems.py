@@ -125,8 +125,38 @@ def _placed(problem: Problem, where: str, *, inside: bool) -> Problem:
     return replace(problem, what=f"{where}: {problem.what}" if where else problem.what, field=field)
 
 
+_OTHER_WORDS = {
+    "accelerator": "device",
+    "gpu": "device",
+    "gpu_type": "device",
+    "type": "device",
+    "count": "nodes",
+    "hosts": "nodes",
+    "replicas": "nodes",
+    "gpus": "devices_per_node",
+    "gpus_per_node": "devices_per_node",
+    "gpus_per_host": "devices_per_node",
+    "memory": "memory_gib",
+    "vram": "memory_gib",
+    "vram_gb": "memory_gib",
+    "bandwidth": "inter_gb_s",
+    "network": "inter_gb_s",
+    "nvlink": "nvlink_domain",
+    "price": "price_per_device_hour",
+    "price_per_hour": "price_per_device_hour",
+    "cost": "price_per_device_hour",
+    "spot": "preemptions_per_hour",
+    "region": "zone",
+    "tdp": "power_w",
+    "tdp_w": "power_w",
+    "ram": "ram_gb",
+}
+"""Keys of clusters by words of other tools that are spelled unlike them."""
+
+
 def _unknown_key(where: str, name: str, known: list[str]) -> Problem:
-    close = nearest(name, known)
+    meant = _OTHER_WORDS.get(name.lower().replace("-", "_"))
+    close = [meant] if meant in known else nearest(name, known)
     fix = f"did you mean {' or '.join(close)}?" if close else "remove it"
     return Problem(what=f"unknown key {where!r}"[:120], why=f"known keys: {', '.join(known)}", fix=fix, field=where)
 
