@@ -6,8 +6,7 @@ A module's functions return a `Trainer.Config`, or that of another function with
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +15,13 @@ from meshwright.errors import InputError
 from meshwright.targets.key_texts import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, recomputed, toml_keys
-from meshwright.targets.torchtitan.flavors import MODULES
+from meshwright.targets.torchtitan.registries import model_module, registries
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
 CONFIG = "config"
 """The function that is meant, as the option of that name says it."""
+PART = "part"
+"""What a call is given of which nobody knows the fields."""
 _CLASSES = ("Trainer.Config", "TrainerConfig")
 """Ends of the names of the class: the second is a fork's."""
 _OPTIONS = ("mode", "selective_ac_option")
@@ -64,7 +65,7 @@ def module_keys(text: str, wanted: str | None = None) -> tuple[Keys, dict[str, s
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _makes(node):
                 made = module.of_call(node, {})
-    return {**made.keys, **module.said}, made.unresolved
+    return {**module.said, **made.keys}, made.unresolved
 
 
 def _unread(why: str) -> InputError:
@@ -94,7 +95,7 @@ class _Made:
 
 
 Locals = dict[str, ast.expr]
-"""What is assigned to a name, once."""
+"""What a name stands for where a function has come to."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +106,8 @@ class _Module:
     constants: Mapping[str, Any]
     said: Keys
     """Which models of torchtitan it is about."""
+    registries: Mapping[str, str]
+    """Folders of torchtitan's models by the names of their registries, or of themselves, in the module."""
     known: dict[str, _Made | None] = field(default_factory=dict)
     """What functions return; None of those that are being looked at."""
 
@@ -121,7 +124,8 @@ class _Module:
                 break
             makers |= more
         made = {name: node for name, node in functions.items() if name in makers}
-        return cls(functions=made, constants=constants(tree), said=dict(_model_module(tree, made)))
+        said, names = dict(model_module(tree, made)), dict(registries(tree))
+        return cls(functions=made, constants=constants(tree), said=said, registries=names)
 
     def returned(self, name: str, depth: int = 0) -> _Made:
         """The configuration that a function returns."""
@@ -132,7 +136,13 @@ class _Module:
                 return self._value(statement.value, configs, values, depth) or _unknown(statement)
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 self._assign(statement.targets[0], statement.value, configs, values, depth)
-            elif any(_touches(one, configs) for one in ast.walk(statement)):
+                continue
+            if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                self._assign(statement.target, statement.value, configs, values, depth)
+                continue
+            for one in ast.walk(statement):
+                _forget(one, values)
+            if any(_touches(one, configs) for one in ast.walk(statement)):
                 for made in configs.values():
                     made.unresolved[CONFIG] = ast.unparse(statement)[:60]
         return _unknown(function)
@@ -148,6 +158,14 @@ class _Module:
         root, *path = _dotted(target)
         if root in configs and path:
             self._set(configs[root], path, value, values)
+        elif len(path) == 1 and isinstance(values.get(root), ast.Call):
+            call = values[root]
+            assert isinstance(call, ast.Call)
+            kept = [one for one in call.keywords if one.arg != path[0]]
+            said = [*kept, ast.keyword(arg=path[0], value=_resolved(value, values))]
+            values[root] = ast.Call(func=call.func, args=call.args, keywords=said)
+        else:
+            _forget(ast.Assign(targets=[target], value=value), values)
 
     def _value(self, node: ast.expr, configs: dict[str, _Made], values: Locals, depth: int) -> _Made | None:
         """The configuration that an expression makes; None where it makes none."""
@@ -172,9 +190,11 @@ class _Module:
     def of_call(self, node: ast.Call, values: Locals) -> _Made:
         """The configuration of a call of `Trainer.Config`."""
         made = _Made(keys={RECOMPUTE: "none"})
-        for given in node.keywords:
-            if given.arg is not None:
-                self._set(made, [given.arg], given.value, values)
+        for name, value in _given(node, values):
+            if name is None:
+                made.unresolved[PART] = ast.unparse(value)[:60]
+            else:
+                self._set(made, [name], value, values)
         return made
 
     def _set(self, made: _Made, path: list[str], value: ast.expr, values: Locals) -> None:
@@ -205,10 +225,16 @@ class _Module:
                 made.unresolved[RECOMPUTE] = ast.unparse(value)[:60]
         elif section in SECTIONS.values() and len(inner) == 1:
             self._field(made, section, inner[0], value, values)
-        elif section in SECTIONS.values() and not inner and isinstance(value, ast.Call):
+        elif section in SECTIONS.values() and not inner:
             made.keys[section] = {}
-            for given in value.keywords:
-                self._field(made, section, str(given.arg), given.value, values)
+            if not isinstance(value, ast.Call) or not _called(value).endswith("Config"):
+                made.unresolved[PART] = f"{section}={ast.unparse(value)}"[:60]
+                return
+            for name, field_value in _given(value, values):
+                if name is None:
+                    made.unresolved[PART] = f"{section}={ast.unparse(value)}"[:60]
+                else:
+                    self._field(made, section, name, field_value, values)
 
     def _recompute(self, made: _Made, again: dict[str, ast.expr]) -> None:
         """Set what an `ActivationCheckpointConfig` says is computed again."""
@@ -234,8 +260,14 @@ class _Module:
 
     def _model(self, made: _Made, value: ast.expr) -> None:
         """Which model it is, and what converts its layers."""
-        if _called(value) != "model_registry" or not isinstance(value, ast.Call):
+        if not isinstance(value, ast.Call):
             return
+        name = ast.unparse(value.func)
+        folder = self.registries.get(name.removesuffix(".model_registry"))
+        if folder is None and _called(value) != "model_registry":
+            return
+        if folder is not None:
+            made.keys["module"] = folder
         first = [*value.args, *(given.value for given in value.keywords if given.arg == "flavor")][:1]
         if first and isinstance(first[0], ast.Constant):
             made.keys["flavor"] = str(first[0].value)
@@ -256,6 +288,35 @@ class _Module:
             except UNKNOWN:
                 found[str(given.arg)] = ast.unparse(given.value)[:60]
         return found
+
+
+def _given(call: ast.Call, values: Locals) -> Iterator[tuple[str | None, ast.expr]]:
+    """Arguments of a call by name; by None those whose names are not known, such as those by position."""
+    yield from ((None, one) for one in call.args)
+    for given in call.keywords:
+        if given.arg is not None:
+            yield given.arg, given.value
+            continue
+        table = _resolved(given.value, values)
+        if isinstance(table, ast.Dict):
+            for key, value in zip(table.keys, table.values, strict=True):
+                yield (str(key.value), value) if isinstance(key, ast.Constant) else (None, value)
+        elif isinstance(table, ast.Call) and _called(table) == "dict":
+            yield from _given(table, values)
+        else:
+            yield None, given.value
+
+
+def _forget(node: ast.AST, values: Locals) -> None:
+    """What a statement sets that may not run, or sets a part of, is not known behind it."""
+    if not isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
+        return
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        whole = target
+        while isinstance(whole, (ast.Attribute, ast.Subscript)):
+            whole = whole.value
+        if isinstance(whole, ast.Name) and (whole.id in values or whole is target):
+            values[whole.id] = ast.Name(id=f"{ast.unparse(target)}, which is set where it may not be", ctx=ast.Load())
 
 
 def _resolved(node: ast.expr, values: Locals) -> ast.expr:
@@ -291,39 +352,3 @@ def _touches(node: ast.AST, configs: Mapping[str, _Made]) -> bool:
 
 def _unknown(node: ast.AST) -> _Made:
     return _Made(keys={RECOMPUTE: "none"}, unresolved={CONFIG: ast.unparse(node)[:60]})
-
-
-def _model_module(tree: ast.Module, functions: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The folder of torchtitan's models that a module takes its model from.
-
-    Args:
-        tree: the module.
-        functions: names of its functions that make configurations: those of a folder's registry begin with its name.
-    """
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        whole = str(node.module or "")
-        if whole.startswith("torchtitan.models.") and any(name.name == "model_registry" for name in node.names):
-            yield "module", whole.rsplit(".", 1)[1]
-        elif node.level == 1 and not whole and any(name.name == "model_registry" for name in node.names):
-            found = {_folder(one) for one in functions} - {None}
-            yield from (("module", own) for own in MODULES if found == {own})
-        elif node.level == 1 and whole == "model":
-            for name in node.names:
-                if of := re.fullmatch(r"([A-Z]\w*?)Model", name.name):
-                    yield "module", _FOLDERS.get(of[1], of[1].lower())
-
-
-def _folder(function: str) -> str | None:
-    """The folder whose name a function begins with, the longest of several; None where it begins with none."""
-    own = [one for one in (*MODULES, *_OTHER_MODULES) if function.lstrip("_").startswith(f"{one}_")]
-    return max(own, key=len, default=None)
-
-
-_OTHER_MODULES = ("qwen3_vl", "qwen3_5")
-"""Folders of models that are not read, whose names begin as those of others."""
-
-
-_FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
-"""Folders of models whose class is not called as its folder."""

@@ -18,7 +18,7 @@ from meshwright.targets.keys import KeyReader, key_problems, known_keys
 from meshwright.targets.torchtitan import stages
 from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in, with_todays_names
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
-from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
+from meshwright.targets.torchtitan.functions import CONFIG, PART, SECTIONS, module_keys
 
 _P, _T = "parallelism.", "training."
 _REDUCE = f"{_T}mixed_precision_reduce"
@@ -49,6 +49,10 @@ def read_configuration(
     keys, unresolved = module_keys(text, None if toml or not isinstance(wanted, str) else wanted)
     if wrong := unresolved.get(CONFIG):
         return LaunchFile(row=None, layout=None, questions=(_which(wrong, name, wanted),))
+    if wrong := unresolved.get(PART):
+        fix = "write its fields by their names, as TrainingConfig and ParallelismConfig have them"
+        asked = Problem(what=f"{wrong} in {name} is not known", why="which fields it sets is not", fix=fix, field=PART)
+        return LaunchFile(row=None, layout=None, questions=(asked,))
     keys, over = overrides.laid_over(keys, files or {})
     reader = KeyReader(keys=keys, file=(name, text), over=over, names=names_in(text) if toml else {})
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
