@@ -15,6 +15,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
+from meshwright.targets import overrides
 from meshwright.targets.contract import Files, Note, OneStrategyTarget, file_of, marked
 from meshwright.targets.key_texts import Keys
 from meshwright.targets.keys import KeyReader
@@ -122,7 +123,9 @@ def _train_step(plan: Plan) -> dict[str, tuple[str, str]]:
     return {name: (value, what) for name, (value, what, usual) in said.items() if value not in usual}
 
 
-_recognised = marked((".py",), ("PipeshardParallel(",), ("ManualStageOption(",))
+_recognised = marked(
+    (".py",), ("PipeshardParallel(", "alpa.get_3d_parallel_method("), ("ManualStageOption(", "get_3d_parallel_method(")
+)
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -133,24 +136,19 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     """
     name, text = file_of(files, MODULE, _recognised)
     keys, unknown = _keys(text)
-    reader = KeyReader(keys=keys, file=(name, text))
+    keys, over = overrides.laid_over(keys, files)
+    unknown = {path: said for path, said in unknown.items() if path not in over}
+    reader = KeyReader(keys=keys, file=(name, text), over=over)
+    if {*_DEGREES} & {*keys, *unknown}:
+        return _of_degrees(reader, unknown, devices)
     layers = reader.get("forward_stage_layer_ids", [])
     shapes = reader.get("submesh_logical_shapes", [])
     physical = reader.get("submesh_physical_shapes", [])
     steps, batch = reader.degree("num_micro_batches"), reader.get("GLOBAL_BATCH")
-    reader.get("SEQ_LEN")
     train_step = _of_train_step(reader)
     schedule, remat = reader.word("pipeline_schedule", "1f1b"), reader.switch("remat_layer")
     zero = 3 if reader.switch("force_zero_stage_3") else 2 if reader.switch("prefer_reduce_scatter") else 0
-    questions = [
-        Problem(what=f"{path} is not known", why=f"{said} is not in {name}", fix="write the value", field=path)
-        for path, said in unknown.items()
-        if path in reader.asked
-    ]
-    if batch is None and "GLOBAL_BATCH" not in unknown:
-        fix = "write GLOBAL_BATCH = N beside the method"
-        why = "a method says how often a batch is cut, not how large it is"
-        questions.append(Problem(what="the batch is not known", why=why, fix=fix, field="GLOBAL_BATCH"))
+    questions = _asked(reader, unknown)
     if questions:
         return reader.launch(None, questions=tuple(questions))
     if not _stages(layers, shapes, physical):
@@ -181,21 +179,68 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
         schedule=schedule if schedule == "gpipe" and len(layers) > 1 else "1f1b",
         recompute="full" if remat else "none",
     )
-    workload = {"global_batch": batch, **train_step} | ({"seq_len": keys["SEQ_LEN"]} if "SEQ_LEN" in keys else {})
+    workload = {"global_batch": batch, **train_step}
     layout = tuple(len(one) for one in layers)
     return reader.launch(row, layout, model={"num_layers": sum(layout)}, workload=workload)
 
 
+def _asked(reader: KeyReader, unknown: Mapping[str, str]) -> list[Problem]:
+    """Asks for values that are read and not in the file, and for the batch, which no method says."""
+    name = reader.file[0]
+    questions = [
+        Problem(what=f"{path} is not known", why=f"{said} is not in {name}", fix=f"give --set {path}=VALUE", field=path)
+        for path, said in unknown.items()
+        if path in reader.asked
+    ]
+    if "GLOBAL_BATCH" not in {*reader.keys, *unknown}:
+        fix = "write GLOBAL_BATCH = N beside the method, or give --set GLOBAL_BATCH=N"
+        why = "a method says how often a batch is cut, not how large it is"
+        questions.append(Problem(what="the batch is not known", why=why, fix=fix, field="GLOBAL_BATCH"))
+    return questions
+
+
+def _of_degrees(reader: KeyReader, unknown: Mapping[str, str], devices: int | None) -> LaunchFile:
+    """What `get_3d_parallel_method` makes of three degrees: stages of equal cost, and data ranks that shard as ZeRO 2.
+
+    Args:
+        reader: the arguments by name.
+        unknown: what stands where a value is not known.
+        devices: the number of devices of the job.
+    """
+    pp, tp, dp = (reader.get(f"{name}_parallel") for name in ("pipeline", "operator", "data"))
+    steps, batch = reader.get("num_micro_batches"), reader.get("GLOBAL_BATCH")
+    workload = _of_train_step(reader)
+    if questions := _asked(reader, unknown):
+        return reader.launch(None, questions=tuple(questions))
+    sizes = {"pipeline_parallel": pp, "operator_parallel": tp, "num_micro_batches": steps, "GLOBAL_BATCH": batch}
+    for path, size in sizes.items():
+        if type(size) is not int or size < 1:
+            reader.refuse(path, size, "must be a whole number of at least 1")
+            return reader.launch(None)
+    reader.multiple = pp * tp
+    if dp == -1 and (devices is None or devices % reader.multiple):
+        left = "the devices" if devices is None else f"{devices} devices, which {pp * tp} do not divide"
+        reader.refuse("data_parallel", -1, f"it is what is left of {left}", f"say --gpus with a multiple of {pp * tp}")
+        return reader.launch(None)
+    dp = devices // reader.multiple if dp == -1 and devices is not None else dp
+    if type(dp) is not int or dp < 1 or batch % (steps * dp):
+        why = f"{batch} sequences must divide into {steps} micro-batches x data_parallel, -1 or a degree"
+        reader.refuse("data_parallel", dp, why)
+        return reader.launch(None)
+    row = PlanRow(tp=tp, sp=tp == 1, pp=pp, dp=dp, sharding=_SHARDINGS[2], mbs=batch // (steps * dp), gbs=batch)
+    return reader.launch(row, workload={"global_batch": batch, **workload})
+
+
 def _of_train_step(reader: KeyReader) -> dict[str, Any]:
     """Fields of a workload that constants beside the method say of the train step."""
-    precision, optimizer = reader.get("DTYPE"), reader.get("OPTIMIZER")
+    precision, optimizer, length = reader.get("DTYPE"), reader.get("OPTIMIZER"), reader.get("SEQ_LEN")
     if precision is not None and precision not in PRECISIONS:
         reader.refuse("DTYPE", precision, f"{', '.join(PRECISIONS)} can be planned", "use bf16")
         precision = None
     if optimizer is not None and str(optimizer).partition(":")[0] not in OPTIMIZERS:
         reader.refuse("OPTIMIZER", optimizer, f"{', '.join(OPTIMIZERS)} can be planned", "use adam")
         optimizer = None
-    stated = {"optimizer": optimizer, "attention_kernel": reader.get("ATTENTION")}
+    stated = {"optimizer": optimizer, "attention_kernel": reader.get("ATTENTION"), "seq_len": length}
     return {name: value for name, value in stated.items() if value} | (
         {"precision": PRECISIONS[precision]} if precision else {}
     )
@@ -242,7 +287,7 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
                 keys[name] = _plain(expression_value(expression, names))
             except UNKNOWN:
                 unknown[name] = ast.unparse(expression)[:60]
-    if "forward_stage_layer_ids" not in keys and "forward_stage_layer_ids" not in unknown:
+    if not {"forward_stage_layer_ids", *_DEGREES} & {*keys, *unknown}:
         why, fix = "no ManualStageOption in it lists layers of stages", "name the module that makes the method"
         raise InputError(what="the module of Alpa cannot be read", why=why, fix=fix, code="MW202")
     return keys, unknown
@@ -256,10 +301,13 @@ _CALLS = (
     "ManualStageOption",
     "ManualLayerOption",
     "AutoShardingOption",
+    "get_3d_parallel_method",
 )
+_DEGREES = ("data_parallel", "operator_parallel", "pipeline_parallel")
 _POSITIONS = {
     "ManualStageOption": ("forward_stage_layer_ids", "submesh_physical_shapes", "submesh_logical_shapes"),
     "ManualLayerOption": ("remat_layer",),
+    "get_3d_parallel_method": ("num_micro_batches", *_DEGREES),
 }
 
 
