@@ -171,6 +171,18 @@ def test_what_reads_no_samples_is_refused() -> None:
         trace_step(descent(lambda w, x: (w * x).mean()), (WEIGHTS, 1.0), micro_batches=2)
 
 
+def test_a_batch_of_no_samples_is_refused() -> None:
+    with pytest.raises(InputError, match="a batch of 0 samples"):
+        trace_step(descent(lambda w, x: (x @ w).mean()), (WEIGHTS, BATCH[:0]))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 2, 3), (0, 6)])
+def test_an_array_of_no_rows_in_the_batch_belongs_to_all_samples(shape: tuple[int, ...]) -> None:
+    loss = descent(lambda w, x: (x[0] @ w).mean() + (x[1].reshape(-1, 3) @ w).sum())
+    step = trace_step(loss, (WEIGHTS, (BATCH, jnp.ones(shape))), micro_batches=2)
+    assert [step.jaxpr.invars[place].aval.shape for place in step.batch] == [BATCH[::2].shape]
+
+
 def test_what_has_another_first_axis_than_most_belongs_to_all_samples() -> None:
     loss = descent(lambda w, x: (x[0] @ w).mean() + x[1].mean() + (x[2] @ w).sum())
     step = trace_step(loss, (WEIGHTS, (BATCH, jnp.ones((3, 2)), BATCH)), micro_batches=2)

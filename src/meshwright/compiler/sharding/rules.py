@@ -134,12 +134,15 @@ def _transpose(eqn: core.JaxprEqn) -> SplitRule:
 
 
 def _reshape(eqn: core.JaxprEqn) -> SplitRule:
-    """Dimensions that are merged or parted are split by the outermost: rows of a merged dimension are contiguous."""
+    """Dimensions that are merged or parted are split by the outermost: rows of a merged dimension are contiguous.
+
+    An array of no entries stays whole.
+    """
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     factors = _Factors()
     old_dims, new_dims = [NO_FACTOR] * len(old), [NO_FACTOR] * len(new)
     i = j = 0
-    while i < len(old) and j < len(new):
+    while i < len(old) and j < len(new) and 0 not in old:
         if old[i] == 1 or new[j] == 1:
             i, j = (i + 1, j) if old[i] == 1 else (i, j + 1)
             continue

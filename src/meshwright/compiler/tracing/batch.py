@@ -20,7 +20,7 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
         batch_argnums: those that hold samples.
 
     Raises:
-        InputError: there are no such arguments, or no arrays in them.
+        InputError: there are no such arguments, no arrays in them, or no samples in any of these.
     """
     if not batch_argnums:
         return ()
@@ -37,21 +37,28 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     leaves = jax.tree.leaves(tuple(arguments))
     places = [leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place])]
     axes = [np.shape(leaves[place])[0] for place in places if np.shape(leaves[place])]
+    if axes and not any(axes):
+        raise InputError(
+            what="a batch of 0 samples",
+            why="a mean over no samples is no number, and no device would have one",
+            fix="leave this call out where the loader has nothing left",
+            field="batch_argnums",
+        )
     return tuple(place for place in places if not _of_all_samples(leaves[place], axes))
 
 
 def _of_all_samples(leaf: Any, axes: Sequence[int]) -> bool:
     """Whether a leaf of a batch argument belongs to all samples at once.
 
-    It does if it is a number or a key of random numbers, or if its first axis is no multiple of the most frequent one:
-    nodes beside edges, times that all samples share.
+    It does if it is a number, a key of random numbers or an array of no rows, or if its first axis is no multiple of
+    the most frequent one: nodes beside edges, times that all samples share.
 
     Args:
         leaf: the leaf of a batch argument.
         axes: first axes of all leaves.
     """
     shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf)
-    if not shape or (shape == (2,) and dtype == np.uint32 and len(set(axes)) > 1):
+    if not shape or not shape[0] or (shape == (2,) and dtype == np.uint32 and len(set(axes)) > 1):
         return True
     least, most = max(min(axes), 1), max(set(axes), key=lambda size: (axes.count(size), size))
     return any(size % least for size in axes) and bool(shape[0] % most)
