@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.schedules.kinds import Kind
+from meshwright.schedules.kinds import Kind, Placement
 from meshwright.schedules.list_order import list_table
-from meshwright.schedules.placement import Placement
 
 
 @given(

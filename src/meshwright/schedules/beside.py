@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import Placement
 from meshwright.schedules.table import ScheduleTable
 
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.columns import ALONG, TaskColumns
-from meshwright.schedules.kinds import ROUNDS, Kind
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import ROUNDS, Kind, Placement
 
 WAITS_SHOWN = 8
 """Waits of a circle that are spelt out."""

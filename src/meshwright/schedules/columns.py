@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshwright.schedules.kinds import LAST_BASIC, ROUNDS, WEIGHTED, Kind
-from meshwright.schedules.placement import Placement, frozen
+from meshwright.schedules.kinds import LAST_BASIC, ROUNDS, WEIGHTED, Kind, Placement, frozen
 from meshwright.shapes import Bool, Int
 
 ALONG, OWN, GATHERED, PAGED, RELOADED = range(5)

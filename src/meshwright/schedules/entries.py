@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.errors import InputError, Problem, nearest
-from meshwright.schedules.kinds import ROUNDS, Kind
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import ROUNDS, Kind, Placement
 from meshwright.shapes import Int
 
 _TASK = re.compile(r"([A-Za-z](?:[A-Za-z_]*[A-Za-z])?)(\d{1,6})\.(\d{1,7})(?:s(\d{1,4}))?(?:@(\d{1,7}))?")

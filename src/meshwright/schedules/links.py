@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import Placement
 from meshwright.schedules.times import Times
 from meshwright.shapes import Float
 

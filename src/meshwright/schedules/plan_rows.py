@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.errors import InputError, Problem
 from meshwright.schedules import Schedule, schedule_named
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import Placement
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.plan import Schedule as ScheduleSpec

@@ -20,8 +20,7 @@ import numpy as np
 
 from meshwright.errors import InputError
 from meshwright.schedules.events import Events, event_ends
-from meshwright.schedules.kinds import LANE, Kind, Lane
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import LANE, Kind, Lane, Placement
 from meshwright.schedules.program import Program, Segment, compile_events
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.times import Times, class_seconds, edge_latency_s

@@ -15,8 +15,7 @@ import numpy as np
 from meshwright.errors import InputError, Problem
 from meshwright.schedules.checks import column_problems, table_problems
 from meshwright.schedules.columns import TaskColumns
-from meshwright.schedules.kinds import Kind
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import Kind, Placement
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.kinds import LANE, Kind, Lane
-from meshwright.schedules.placement import Placement
+from meshwright.schedules.kinds import LANE, Kind, Lane, Placement
 from meshwright.shapes import Float
 
 Seconds = Float[np.ndarray, "*rows_and_edges"] | float

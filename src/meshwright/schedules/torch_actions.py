@@ -13,9 +13,8 @@ import numpy as np
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.torch_csv import KINDS, NONE, Actions
 from meshwright.schedules.columns import ALONG, TaskColumns
-from meshwright.schedules.kinds import LANE, ROUNDS, Kind, Lane
+from meshwright.schedules.kinds import LANE, ROUNDS, Kind, Lane, Placement
 from meshwright.schedules.passes import Insertions
-from meshwright.schedules.placement import Placement
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Bool, Int
 

@@ -37,8 +37,7 @@ from meshwright.fields.kinds import (
 )
 from meshwright.fields.request import request_fields
 from meshwright.formats.host import Disks
-from meshwright.specs.failures import Failures
-from meshwright.specs.workload import Workload
+from meshwright.specs.workload import Failures, Workload
 
 MOST_LINES = 25
 CLOSED = (

@@ -13,8 +13,7 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.fields.job import AimFields
 from meshwright.planning.objectives import Aim, Offer, admitted, aim_of
-from meshwright.specs.failures import NEVER, Failures
-from meshwright.specs.workload import Workload
+from meshwright.specs.workload import NEVER, Failures, Workload
 
 MODEL, BATCH = "llama-3-8b", 64
 
