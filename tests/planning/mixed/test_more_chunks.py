@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from meshwright import plan
-from meshwright.app.plans.plan_set import PlanSet
+from meshwright.app.plans.mixed import mixed_search
+from meshwright.app.requests.plan import PlanRequest
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.mixed import native
 from meshwright.planning.mixed.more_chunks import MoreChunks, most_chunks
 from meshwright.planning.mixed.source import PricedPlan
+from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 
@@ -23,23 +25,22 @@ class _UsualChunks(MoreChunks):
         return []
 
 
-def _of_long_bubbles() -> PlanSet:
-    return plan("gpt3-175b", gpus="24x8xA100-80,4x8xH100", global_batch=48, seq_len=2048, top=3)
-
-
-def _quickest(found: PlanSet) -> tuple[float, ExecutionPlan]:
-    best = min(found.plans, key=lambda one: one.estimate.step_time_s)
-    assert isinstance(best.job, Job)
-    return best.estimate.step_time_s, best.job.plan
+def _quickest_of_long_bubbles() -> tuple[float, ExecutionPlan]:
+    request = PlanRequest.read(
+        {"model": "gpt3-175b", "gpus": "24x8xA100-80,4x8xH100", "global_batch": 48, "seq_len": 2048, "top": 3}
+    )
+    found = mixed_search(job_inputs(request.job), request).found.candidates[: request.top]
+    best = min(found, key=lambda one: one.step_time_s)
+    return best.step_time_s, best.job.plan
 
 
 def test_few_micro_batches_through_many_stages_gain_by_more_chunks_than_usual(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    step_s, found = _quickest(_of_long_bubbles())
+    step_s, found = _quickest_of_long_bubbles()
     assert most_chunks(found) > 4
     monkeypatch.setattr(native, "MoreChunks", _UsualChunks)
-    usual_s, usual = _quickest(_of_long_bubbles())
+    usual_s, usual = _quickest_of_long_bubbles()
     assert most_chunks(usual) <= 4
     assert step_s < 0.99 * usual_s
 
