@@ -57,8 +57,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space,
         the least context degrees, and `stopped` says which limit.
     """
     most_bytes = max(LEAST_ROWS_BYTES, left_bytes() / COPIES_OF_ROWS)
-    legal = _Legal(model, workload, space)
-    looked_at = 0
+    legal, looked_at = _Legal(model, workload, space), 0
     for number, mesh in _meshes_by_context(model, workload, devices, space, ways, legal):
         if legal.bytes > most_bytes:
             legal.stopped = MEMORY_LIMIT
@@ -159,9 +158,8 @@ class _Legal:
         self.tensor = str((space.pinned("tensor") or ("1d",))[0])
         self.rules: tuple[DegreeRule, ...] = model_rules(model, workload.seq_len, self.tensor)
         self.offload = most_offload(space)
-        self.overlaps = tuple(
-            OVERLAPS.index(word) for word in tensor_overlaps(space, self.tensor, experts=model.is_moe)
-        )
+        overlaps = tensor_overlaps(space, self.tensor, experts=model.is_moe)
+        self.overlaps = tuple(map(OVERLAPS.index, overlaps))
         self.waiting: list[tuple[int, _Mesh]] = []
         self.most_waiting = 0
         """Rows of the meshes that wait, if all were legal."""
@@ -183,13 +181,12 @@ class _Legal:
     def in_parts(self, meshes: Iterable[tuple[int, _Mesh]]) -> Iterator[Grid]:
         """Add these meshes; the legal rows part after part, each of so few that its bounds need little memory."""
         taken = 0
-        for number, mesh in meshes:
-            self.add(number, mesh)
+        for mesh in meshes:
+            self.add(*mesh)
             if self.rows - taken >= BOUNDED_TOGETHER:
                 taken = self.rows
                 yield self.taken()
-        last = self.grid()
-        if last.rows:
+        if (last := self.grid()).rows:
             yield last
 
     def grid(self) -> Grid:
