@@ -354,3 +354,11 @@ def test_what_tests_of_its_project_run_with_is_no_part_of_a_recipe(tmp_path: Pat
     recipe.write_text(RECIPE)
     assert not with_tests.violations
     assert with_tests.name == check(recipe, cluster="8xH100", search=False).name
+
+
+@pytest.mark.parametrize("line", ["  backend:\n    attn: eager\n", "  attn_implementation: eager\n"])
+def test_attention_that_writes_out_its_scores_is_priced_so(tmp_path: Path, line: str) -> None:
+    plain, eager = (
+        described(asked(tmp_path, RECIPE.replace("distributed:", f"{more}distributed:"))) for more in ("", line)
+    )
+    assert (plain.workload.attention_kernel, eager.workload.attention_kernel) == ("flash", "materialised")

@@ -339,3 +339,12 @@ def test_scores_are_capped_where_they_are_materialised() -> None:
 @given(st.integers(1, 4096), st.integers(1, 512))
 def test_no_sequence_is_cut_off_a_batch(devices: int, sequences: int) -> None:
     assert int(devices * as_read(sequences / devices, devices)) == sequences
+
+
+def test_a_number_with_an_exponent_alone_is_a_number() -> None:
+    """YAML 1.1 has `2e-4` as text; MaxText takes what a key holds as the type of its own."""
+    told = [
+        [problem.field for problem in target_named("maxtext").read({"config.yml": YAML.format("") + line}, 8).problems]
+        for line in ("", "learning_rate: 2e-4\n", "learning_rate: fast\n")
+    ]
+    assert told == [[], [], ["learning_rate"]]

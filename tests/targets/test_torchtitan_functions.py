@@ -85,3 +85,9 @@ def test_a_degree_that_is_set_on_a_condition_is_no_plan() -> None:
     found = TARGETS["torchtitan"].read({"config_registry.py": text.replace("MODEL", 'llama_registry("8B")')}, 8)
     assert found.row is None
     assert [problem.field for problem in found.questions] == [PART]
+
+
+def test_a_flavor_that_is_a_model_of_the_hub_is_that_model() -> None:
+    text = '[model]\nname = "deepseek_v2"\nflavor = "deepseek-ai/DeepSeek-V2-Lite"\n[training]\nlocal_batch_size = 2\n'
+    found = TARGETS["torchtitan"].read({"train.toml": text + "seq_len = 1024\n[parallelism]\n"}, 8)
+    assert found.model == {"name": "deepseek-ai/DeepSeek-V2-Lite"}

@@ -48,6 +48,10 @@ _DEGREE = re.compile(
 """Names of keys whose number cuts a job."""
 
 
+_EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
+"""A number that is text to YAML 1.1, as it has no point; programs take it as a number."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One key of a configuration."""
@@ -59,6 +63,8 @@ class Key:
     def problem(self, value: object) -> str:
         """What is wrong with a value; nothing where it is right."""
         if value is None or "any" in self.kinds or (value == "auto" and "auto" in self.kinds):
+            return ""
+        if "float" in self.kinds and isinstance(value, str) and _EXPONENT.fullmatch(value):
             return ""
         allowed = tuple(kind for name in self.kinds for kind in _KINDS.get(name, ()))
         if not isinstance(value, allowed) or (isinstance(value, bool) and "bool" not in self.kinds):

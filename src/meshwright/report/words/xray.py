@@ -23,14 +23,14 @@ def xray_sentence(
     """The verdict on one rank."""
     count = sum(one.count for one in seen.operators)
     same = sum(row.same for row in products)
-    sent = sum(row.same for row in collectives)
+    sent, shown = sum(row.same for row in collectives), sum(not row.hidden for row in collectives)
     whole, ours = sum(row.seen_bytes for row in memory), sum(row.ours_bytes for row in memory)
     parts = [
         f"rank {seen.rank} of {seen.world} (stage {stage}) of {title} under {seen.framework} {seen.version}:"
         f" {count:,} operators in {seen.micro_batches} of {seen.of_micro_batches} micro-batches.",
         f"{same} of {len(products)} shapes of products",
-        f"and {sent} of {len(collectives)} kinds of collectives agree with the estimate{_unpriced(collectives)};"
-        if collectives
+        f"and {sent} of {shown} kinds of collectives agree with the estimate{_unpriced(collectives)};"
+        if shown
         else "agree with the estimate;",
         f"peak {gib(whole)} traced, {gib(ours)} estimated ({_against(ours, whole)}).",
     ]
@@ -61,7 +61,9 @@ def _collectives(rows: Sequence[CollectiveRow]) -> Iterator[str]:
         if row.same:
             continue
         what = f"{row.kind.replace('_', '-')} over {row.group} {row.ranks}, {row.phase}"
-        if row.ours is None:
+        if row.hidden:
+            yield f"{what}: {row.ours:,} of {amount(row.payload_bytes)} in the estimate, inside attention and not seen"
+        elif row.ours is None:
             yield f"{what}: {amount(row.payload_bytes)} seen, {amount(row.ours_bytes)} in the estimate"
         else:
             yield f"{what}: {row.seen:,} of {amount(row.payload_bytes)} seen, {row.ours:,} in the estimate"

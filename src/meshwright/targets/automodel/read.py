@@ -91,6 +91,8 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     if line != "pytorch-eager":
         workload["software"] = line
     workload["optimizer"] = _optimizer(reader)
+    if "eager" in [reader.get(path) for path in ("model.backend.attn", "model.attn_implementation")]:
+        workload["attention_kernel"] = "materialised"
     named = {"name": model} if model else {}
     return reader.launch(row, layout, dealt=dealt, model=named, workload=workload, notes=notes)
 

@@ -80,7 +80,8 @@ def read_configuration(
         sixteen = kept == fsdp.IN_16_BITS
         workload["precision"] = fsdp.ALL_IN_16_BITS if sixteen else stated(kept, {"reduce_dtype": "bf16"})
     _refuse_other_steps(reader)
-    model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
+    named = {"name": shipped[1]} if "/" in shipped[1] else {}  # a model of the hub, as experiments call theirs
+    model = {"num_layers": layers, "name": library_name(*shipped)} if layers else named
     unknown = {path: why for path, why in unresolved.items() if path not in over and path in reader.asked}
     if questions := tuple(_question(path, why, name) for path, why in unknown.items()):
         # What follows from a value nobody knows would be wrong: nothing of it is said.
