@@ -28,6 +28,7 @@ from tests.corpus import (  # noqa: E402, F401
     equinox_steps,
     everyday,
     fields,
+    fresh,
     gradients,
     haiku_steps,
     linen,

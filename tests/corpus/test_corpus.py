@@ -30,6 +30,8 @@ CHEAP = [
     ("jax_two_of_four_experts_by_ragged_products_with_balance_and_z_loss", "DataParallel"),
     ("jax_words_of_a_shared_table_with_its_own_gradient_in_a_shard_map", "DataParallel"),
     ("haiku_experts_that_choose_their_words", "PipeshardParallel"),
+    ("jax_hazards_of_those_still_at_risk", "DataParallel"),
+    ("jax_samples_remembered_in_a_bank_by_number", "PipeshardParallel"),
     ("jax_labelled_and_unlabelled_samples_with_a_threshold_and_a_slow_teacher", "PipeshardParallel"),
 ]
 
