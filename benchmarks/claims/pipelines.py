@@ -397,7 +397,13 @@ def others() -> Iterator[Claim]:
                 "the lengths of FLANv2 are not published as numbers, nor is the setting of the largest gain; with "
                 "shorter ones (mean 120) ours is 1.6. With flash kernels, which the artifact does not use, it is none",
             ),
-            ("T5", 4.39, "", (), "plans of encoder-decoders take no lengths of pairs"),
+            (
+                "T5",
+                4.39,
+                "",
+                (),
+                "pairs of lengths are not taken: an encoder's are in proportion to the decoder's",
+            ),
         )
     )
     yield Claim(

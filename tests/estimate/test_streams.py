@@ -11,10 +11,12 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layers.item_costs import ItemCosts, item_costs
 from meshwright.estimate.layers.items import Item, items_of
 from meshwright.estimate.layout import ModelLayout, expand
-from meshwright.estimate.needed_flop import model_flop_per_token
+from meshwright.estimate.needed_flop import model_flop_per_token, step_flop
 from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.rules.legality import row_problems
+from meshwright.estimate.sequences import WHOLE, pairs_of_row
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.library.clusters import resolve_gpus
@@ -23,7 +25,7 @@ from meshwright.planning.question.samples import with_samples
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
-from meshwright.specs.operators import CoreAttention, Linear
+from meshwright.specs.operators import CoreAttention, Linear, StreamTokens
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
@@ -35,6 +37,7 @@ from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
 CLUSTER = resolve_gpus("8xH100")
 JOB = Workload(seq_len=4096, global_batch=64)
 QWEN = read_config(QWEN25_VL, "qwen")
+T5 = read_config(ENCODERS["t5-base"][0], "t5")
 WHISPER = read_config(ENCODERS["whisper-large-v3"][0], "whisper")
 
 
@@ -190,3 +193,42 @@ def test_items_of_a_model_hold_a_column_for_each_kind_of_layer_of_every_stream()
     model = _sampled(QWEN, images=1, image_size="448")
     kinds = [item.layer.stream for item in items_of(model, (Recompute(),)) if item.layer]
     assert sorted(kinds) == ["", "vision", "vision windows"]
+
+
+def of_t5(lengths: tuple[tuple[int, float], ...] = (), packing: str = "pack", encoder: int = 2048) -> StepEstimate:
+    """A step of T5 on rows of 1,024 tokens in the decoder."""
+    model = with_samples(T5, JobFields(encoder_seq_len=encoder), 1024)[0]
+    work = Workload(seq_len=1024, global_batch=16, sequence_lengths=lengths, packing=packing)
+    return estimate_plan(expand(PlanRow(tp=2, dp=4, gbs=16), model, 1024), model, resolve_gpus("8xH100"), work)
+
+
+def compute_s(step: StepEstimate) -> float:
+    return dict(step.breakdown_s)["compute"]
+
+
+@pytest.mark.parametrize("packing", ["pack", "pad", "concat", "bins"])
+def test_sequences_that_fill_both_rows_change_nothing(packing: str) -> None:
+    alike, stated = of_t5(), of_t5(((1024, 1.0),), packing)
+    assert replace(stated, filling=None) == alike
+
+
+def test_encoder_and_cross_attention_see_their_own_sequence_alone() -> None:
+    """Four sequences in a row: a quarter of the pairs of the encoder, of the decoder and between them."""
+    work = Workload(seq_len=1024, global_batch=1, sequence_lengths=((256, 1.0),))
+    both, own = replace(WHOLE, causal=False), StreamTokens(sequences=1, length=2048, whole=False)
+    assert pairs_of_row(both, work, 2048.0) == 4 * 512 * 512
+    assert pairs_of_row(both, work, 1024.0) == 4 * 256 * 256
+    assert pairs_of_row(replace(both, keys=own), work, 1024.0) == 4 * 256 * 512
+    whole, quarters = of_t5(), of_t5(((256, 1.0),))
+    assert compute_s(quarters) < compute_s(whole)
+    assert quarters.peak_memory_bytes == whole.peak_memory_bytes
+    saved = compute_s(of_t5(encoder=4096)) - compute_s(of_t5(((256, 1.0),), encoder=4096))
+    assert saved > 2 * (compute_s(whole) - compute_s(quarters))
+
+
+def test_work_that_sequences_of_an_encoder_need_is_of_both_lengths() -> None:
+    model = with_samples(T5, JobFields(encoder_seq_len=2048), 1024)[0]
+    short = with_samples(T5, JobFields(encoder_seq_len=512), 256)[0]
+    work = Workload(seq_len=1024, global_batch=16, sequence_lengths=((256, 1.0),))
+    needed = model_flop_per_token(short, 256, training=True) * 16 * 1024
+    assert step_flop(model, work) == pytest.approx(needed, rel=1e-9)

@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.pricer import PlanPricer, RunPlan
 from meshwright.estimate.run import PipelineColumns
-from meshwright.estimate.sequences import rows_of
+from meshwright.estimate.sequences import rows_of, with_encoder_of
 from meshwright.kernels.micro_batches import grouped
 from meshwright.kernels.packing import strata
 from meshwright.schedules import Times
@@ -111,7 +111,8 @@ class _Prices:
         pipeline = plan.pipelines[0]
         for length in self.lengths:
             one = replace(pricer.workload, seq_len=length, sequence_lengths=(), packing="pack")
-            other = PlanPricer(pricer.model, pricer.cluster, one, pricer.hardware, transfers_apart=False)
+            model = with_encoder_of(pricer.model, longest, length)
+            other = PlanPricer(model, pricer.cluster, one, pricer.hardware, transfers_apart=False)
             most = max(most_tokens // length, 1)
             counts = sorted({1, most, *(most >> power for power in (1, 2, 4, 6) if most >> power)})
             found = []

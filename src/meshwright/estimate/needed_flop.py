@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from meshwright.estimate.layout import token_flop
-from meshwright.estimate.sequences import tokens_of_step
+from meshwright.estimate.sequences import tokens_of_step, with_encoder_of
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -72,7 +72,10 @@ def step_flop(model: ModelSpec, workload: Workload) -> float:
 @lru_cache(maxsize=64)
 def _flop_per_real_token(model: ModelSpec, workload: Workload) -> float:
     lengths = [(min(length, workload.seq_len), share) for length, share in workload.sequence_lengths]
-    flop = (share * n * model_flop_per_token(model, n, training=workload.training) for n, share in lengths)
+    seq, training = workload.seq_len, workload.training
+    flop = (
+        share * n * model_flop_per_token(with_encoder_of(model, seq, n), n, training=training) for n, share in lengths
+    )
     return sum(flop) / sum(share * n for n, share in lengths)
 
 

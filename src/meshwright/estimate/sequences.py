@@ -3,6 +3,9 @@
 rows     sequences in rows of seq_len tokens; what is left of a row is padding
 pairs    of a row: the sum over its sequences, which do not see each other, so sum(l^2) and not (sum l)^2
 load     attended pairs of the fullest rank over the mean, expected over random rows
+
+An encoder of text reads a sequence of e l / s tokens beside one of l, where s and e are the rows of decoder and
+encoder: both rows hold the same samples, and tokens of one sample see those of another in neither.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from meshwright.estimate.result import Filling
 from meshwright.kernels.compute import entry_pairs, score_pairs
 from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, Scores
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns, ranks_of
@@ -126,11 +130,34 @@ class SequenceRows:
         return {}
 
 
-def rows_of(workload: Workload) -> SequenceRows | None:
-    """The rows of a workload, None where every sequence fills its own."""
+def rows_of(workload: Workload, length: float | None = None) -> SequenceRows | None:
+    """The rows of a workload, None where every sequence fills its own.
+
+    Args:
+        workload: the step.
+        length: tokens of a row, where they are an encoder's.
+    """
     if not workload.sequence_lengths:
         return None
-    return _rows(workload.sequence_lengths, workload.packing, workload.seq_len)
+    if length in (None, workload.seq_len):
+        return _rows(workload.sequence_lengths, workload.packing, workload.seq_len)
+    return _rows_of_encoder(workload.sequence_lengths, workload.packing, workload.seq_len, int(length))
+
+
+def with_encoder_of(model: ModelSpec, seq_len: int, length: int) -> ModelSpec:
+    """The model as it reads one sequence: its encoder of text has tokens in proportion to the decoder's.
+
+    Args:
+        model: its streams have the lengths of a row.
+        seq_len: tokens of the decoder's row.
+        length: tokens of the sequence in the decoder.
+    """
+    if length == seq_len or not model.streams:
+        return model
+    own = (max(round((stream.length or 1) * length / seq_len), 1) for stream in model.streams)
+    return replace(
+        model, streams=tuple(replace(stream, length=n) for stream, n in zip(model.streams, own, strict=True))
+    )
 
 
 def tokens_of_step(workload: Workload) -> float:
@@ -167,16 +194,29 @@ def scored_pairs(op: Scores, workload: Workload) -> tuple[float, float]:
         op: the scores; a key may stand for several tokens.
         workload: the step.
     """
-    alone = replace(WHOLE, window=1)
+    alone, seq = replace(WHOLE, window=1), float(workload.seq_len)
     entries = (replace(alone, entry=op.entry, picked=picked) for picked in (None, op.picked))
-    every, picked = (pairs_of_row(one, workload) - pairs_of_row(alone, workload) for one in entries)
+    every, picked = (pairs_of_row(one, workload, seq) - pairs_of_row(alone, workload, seq) for one in entries)
     return every, picked
 
 
-def pairs_of_row(op: CoreAttention, workload: Workload) -> float:
-    """Query-key pairs of a row and head that the mask leaves, on average; packed sequences do not see each other."""
-    rows = rows_of(workload)
-    return attended_pairs(op, float(workload.seq_len)) if rows is None else rows.pairs(op)
+def pairs_of_row(op: CoreAttention, workload: Workload, length: float) -> float:
+    """Query-key pairs of a row and head that the mask leaves, on average; packed sequences do not see each other.
+
+    Args:
+        op: the attention; cross attention sees the encoder's tokens of its own sequence.
+        workload: the step.
+        length: tokens of a row of the queries.
+    """
+    rows = rows_of(workload, length)
+    if rows is None:
+        return attended_pairs(op, length)
+    return rows.pairs(_within(op)) * (1.0 if op.keys is None else op.keys.count / length)
+
+
+def _within(op: CoreAttention) -> CoreAttention:
+    """Cross attention as attention within a sequence, whose pairs are in proportion to it."""
+    return op if op.keys is None else replace(op, keys=None, causal=False)
 
 
 def fullest_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workload) -> Float[np.ndarray, " plans"]:
@@ -185,9 +225,10 @@ def fullest_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workloa
     Context ranks share the pairs of a row evenly, unless each sequence has ranks of its own: then they are ranks among
     which pairs differ as well, and a scheduler deals sequences out by their pairs.
     """
-    rows, ranks = rows_of(workload), columns.data_ranks
+    rows, ranks = rows_of(workload, columns.seq_len), columns.data_ranks
     if rows is None or ranks is None:
         return np.ones(columns.rows)
+    op = _within(op)
     each = np.maximum(workload.global_batch // np.maximum(ranks, 1), 1)
     if not workload.dynamic_cp:
         step = rows.load(op, ranks, each)
@@ -203,10 +244,10 @@ def fullest_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workloa
 
 def lockstep_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workload) -> Float[np.ndarray, " plans"]:
     """`fullest_pairs` where data-parallel ranks wait for each other layer by layer, as those of FSDP do."""
-    rows, ranks = rows_of(workload), columns.data_ranks
+    rows, ranks = rows_of(workload, columns.seq_len), columns.data_ranks
     if rows is None or ranks is None or workload.dynamic_cp:
         return np.ones(columns.rows)
-    return rows.load(op, ranks, _rows_at_once(columns))
+    return rows.load(_within(op), ranks, _rows_at_once(columns))
 
 
 def _rows_at_once(columns: StrategyColumns) -> Int[np.ndarray, " plans"]:
@@ -289,6 +330,14 @@ def _parts(lengths: Lengths, seq_len: int, degree: int) -> SequenceRows:
         tokens=float((whole / cut).sum() / rows),
         sequences=len(sample) / rows,
     )
+
+
+@lru_cache(maxsize=64)
+def _rows_of_encoder(lengths: Lengths, packing: str, seq_len: int, own: int) -> SequenceRows:
+    """Rows of an encoder, of the same samples as the decoder's."""
+    rows = _rows(lengths, packing, seq_len)
+    length = np.maximum(np.rint(rows.length * (own / seq_len)), 1).astype(np.int64)
+    return replace(rows, seq_len=own, length=length, tokens=rows.tokens * own / seq_len)
 
 
 @lru_cache(maxsize=64)

@@ -248,3 +248,27 @@ def test_an_audio_tower_is_frozen_as_a_whole(name: str) -> None:
     around = audio.parameters - sum(one.parameters for one in audio.projector)
     assert model.parameters == whole.parameters
     assert trained_parameters(model) == whole.parameters - own - around
+
+
+def test_lengths_of_an_encoder_decoder_are_the_decoders() -> None:
+    found = _inputs(T5, seq_len=512, encoder_seq_len=1024, lengths="histogram:128=.5,512=.5")
+    assert found.model.stream("encoder").length == 1024
+    assert "2 tokens of the encoder for one of the decoder" in _said(found, "encoder lengths")
+    with pytest.raises(InputError, match="context ranks of its own"):
+        _inputs(T5, seq_len=512, lengths="histogram:128=.5,512=.5", dynamic_cp=True)
+
+
+def test_lengths_are_of_text_without_a_tower() -> None:
+    assert not _inputs(QWEN, lengths="histogram:128=.5,512=.5").model.streams
+    with pytest.raises(UnsupportedError, match="leave --lengths out, or --images"):
+        _inputs(QWEN, lengths="histogram:128=.5,512=.5", images=1, image_size="448x448")
+
+
+def test_an_encoder_decoder_with_sequences_grouped_by_time() -> None:
+    """Half of the sequences fill a row, the others an eighth: most of the padding of a row each is saved."""
+    said = {"gpus": "4xH100", "seq_len": 512, "global_batch": 32, "top": 1, "lengths": "histogram:64=.5,512=.5"}
+    grouped, padded = (meshwright.plan(T5, packing=how, **said).plans[0].estimate for how in ("dynapipe", "pad"))
+    assert grouped.filling is not None
+    assert padded.filling is not None
+    assert grouped.filling.padding < padded.filling.padding
+    assert grouped.tokens_per_s_per_device > padded.tokens_per_s_per_device

@@ -11,7 +11,6 @@ from meshwright.estimate.layers import mixing
 from meshwright.estimate.layers.groups import Groups
 from meshwright.estimate.layers.work_seconds import CoreParts, LayerSums, ModuleSeconds
 from meshwright.estimate.sequences import (
-    attended_pairs,
     dynamic_levels,
     fullest_pairs,
     lockstep_pairs,
@@ -239,17 +238,16 @@ class MixingPricing(LayerSums):
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
         seq = float(columns.seq_len)
-        text = self.columns is self.text and op.keys is None
-        if text:
-            pairs = seq * seq if materialised else pairs_of_row(op, self.workload)
+        if materialised:
+            pairs = seq * (seq if op.keys is None else op.keys.count)
         else:
-            pairs = seq * seq if materialised and op.keys is None else attended_pairs(op, seq)
+            pairs = pairs_of_row(op, self.workload, seq)
         repeated = self.hardware.software.repeats_keys
         local = context.shard_attention(
             op, columns, pairs, self.activation_bytes, materialised=materialised, repeated=repeated
         )
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
-        uneven = text and columns.data_ranks is not None and not materialised
+        uneven = columns.data_ranks is not None and not materialised
         loaded = fullest_pairs(op, columns, self.workload) if uneven else self.zero + 1.0
         if uneven:
             local = replace(local, pairs=local.pairs * loaded)

@@ -168,7 +168,7 @@ def _sized(
 ) -> JobInputs:
     """The inputs with their lengths, samples and batch, stated or usual, and the notes on them."""
     where, notes = _on_site(job, where)
-    if first.sequence_lengths and (spec.streams or spec.pooled):
+    if first.sequence_lengths and spec.pooled:
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
     sampled: list[Assumption] = []
@@ -319,7 +319,7 @@ def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
 def _no_lengths(model: ModelSpec) -> Problem:
     return Problem(
         what=f"lengths of sequences for {model.name}",
-        why="the number of images or encoder tokens differs by sample, and lengths do not state it",
+        why="every sample gives one result, whatever its tokens, and rows of several are not priced",
         fix="leave --lengths out, and say --seq",
         field="lengths",
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.huggingface.nested import TEXT_ONLY
@@ -55,13 +55,25 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
     if not model.streams:
         return model, notes
     towers = [stream for stream in model.streams if stream.tower]
-    if job.lengths is not None:
+    encoded = all(stream.embedded for stream in model.streams)
+    if encoded and job.dynamic_cp:
+        what, why = "dynamic_cp is asked", f"the encoder of {model.name} would need context ranks of its own"
+        raise InputError(what=what, why=why, fix="leave --dynamic-cp out", field="dynamic_cp", code="MW203")
+    if job.lengths is not None and not encoded:
         why = f"samples of {model.name} hold more than text, and lengths do not state how much"
         fix = "leave --lengths out" + (
             ", or --images" if any(one.images for one in towers) else ", or --audio" if towers else ""
         )
-        raise InputError(what="lengths are given", why=why, fix=fix, field="lengths", code="MW203")
+        raise UnsupportedError(
+            what=f"lengths of sequences for {model.name}", why=why, fix=fix, field="lengths", code="MW406"
+        )
     notes += [_understood(model, stream) for stream in model.streams if not stream.window_of]
+    if job.lengths is not None:
+        each = ", ".join(
+            f"{(stream.length or 0) / seq_len:.3g} tokens of the {stream.name}" for stream in model.streams
+        )
+        value = f"each sequence has {each} for one of the decoder, and sees no other sequence in either"
+        notes.append(Assumption(name="encoder lengths", value=value, basis="assumed"))
     return model, notes
 
 

@@ -32,7 +32,7 @@ from meshwright.estimate.layers.item_costs import item_costs
 from meshwright.estimate.layers.items import NONE, Item
 from meshwright.estimate.layers.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.rules.degrees import model_rules
-from meshwright.estimate.sequences import attended_pairs, pairs_of_row
+from meshwright.estimate.sequences import pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
@@ -321,9 +321,7 @@ def _attention_s(
         keys = seq if op.keys is None else op.keys.count
         flop = 2.0 * op.heads * sequences * seq * keys * (op.head_dim + op.value_dim) * passes
         return flop / (peak * hardware.head_fraction)
-    beside = own is not None or op.keys is not None
-    pairs = attended_pairs(op, seq) if beside else pairs_of_row(op, workload)
-    pairs = sequences * (pairs + efficiency.flash_keys_half * seq)
+    pairs = sequences * (pairs_of_row(op, workload, seq) + efficiency.flash_keys_half * seq)
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     once = 2.0 * op.heads * pairs * efficiency.flash_dim_cost(qk, v)
     peak = hardware.attention_flop_per_s
