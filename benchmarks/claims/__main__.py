@@ -140,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.system:
         rows = [
             cells(number, outcome(claim))
-            for number, claim in enumerate(one for _, claims in sections(cases) for one in claims)
+            for number, claim in enumerate((one for _, claims in sections(cases) for one in claims), 1)
             if claim.system == options.system
         ]
         print(markdown_table(HEADINGS, rows) if rows else f"no row is of {options.system}")

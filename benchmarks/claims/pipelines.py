@@ -400,9 +400,16 @@ def others() -> Iterator[Claim]:
             (
                 "T5",
                 4.39,
-                "",
-                (),
-                "pairs of lengths are not taken: an encoder's are in proportion to the decoder's",
+                "; here T5-11B on 8 A100-40 in fp16, encoder and decoder of 4,096 tokens, and lengths of mean 110 and "
+                "sigma 1.3, log-normal",
+                tuple(
+                    f"plan t5-11b --gpus 8xA100-40 --dtype fp16 --seq 4096 --encoder-seq 4096 "
+                    f"--lengths lognormal:mean=110,sigma=1.3,max=4096 --packing {how} --gbs 16 "
+                    f"--attention-kernel materialised"
+                    for how in ("concat", "dynapipe")
+                ),
+                "as above; an encoder's lengths are in proportion to the decoder's, while targets of FLANv2 are "
+                "shorter than inputs and its packed rows are full length on both sides",
             ),
         )
     )
