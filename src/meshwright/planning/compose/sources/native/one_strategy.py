@@ -93,6 +93,7 @@ class OneStrategyIslands(NativeIslands):
             kept=table(costs.kept, 1.0),
             edge_state=table(costs.edge_state, 1.0),
             edge_kept=table(costs.edge_kept, 1.0),
+            alone=table(costs.alone, 0.0),
             row=np.broadcast_to(np.arange(len(options)), of_size.shape)[:, :, None],
             quickest_s=seconds[:, :, 0],
             most_layers=np.floor(1.0 / least)[:, :, 0],

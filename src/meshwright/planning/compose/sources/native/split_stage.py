@@ -117,6 +117,7 @@ class StageMemory:
         for index, (stage, own) in enumerate(zip(stages, sums, strict=True)):
             held = [own.edges[0]] * (index == 0) + [own.edges[1]] * (index == count - 1)
             room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
+            room += float(stage.options.between_bytes[stage.row]) * (count == 1)
             room -= max(own.transient_bytes, *(edge[-1] for edge in held), 0.0)
             room -= sum(state + float(alive[index]) * kept for *_, state, kept, _ in held)
             rooms.append(room / chunks)

@@ -36,6 +36,8 @@ class StageFront:
     """Share of it that a mean layer's activations take, per micro-batch in flight."""
     edge_state: Float[np.ndarray, "sizes global_micro_batches places edges"]
     edge_kept: Float[np.ndarray, "sizes global_micro_batches places edges"]
+    alone: Float[np.ndarray, "sizes global_micro_batches places"]
+    """Share of it that a pipeline of one stage takes less: what both `edge_state` count, and what passes to others."""
     row: Int[np.ndarray, "sizes global_micro_batches places"]
     """Row of the island's options that each entry is."""
     quickest_s: Float[np.ndarray, "sizes global_micro_batches"]
@@ -62,6 +64,7 @@ class LayerCosts:
     kept: Float[np.ndarray, "rows"]
     edge_state: Float[np.ndarray, "rows edges"]
     edge_kept: Float[np.ndarray, "rows edges"]
+    alone: Float[np.ndarray, "rows"]
 
     @classmethod
     def of(
@@ -96,6 +99,7 @@ class LayerCosts:
             kept=kept[:, :kinds] @ mix,
             edge_state=state[:, kinds:],
             edge_kept=kept[:, kinds:],
+            alone=(more.min(axis=1) + options.between_bytes) / of_room[:, 0],
         )
 
     def take(self, index: Int[np.ndarray, "taken"]) -> LayerCosts:
@@ -170,6 +174,7 @@ def stage_front(
         kept=table(kept, 1.0),
         edge_state=table(costs.edge_state, 1.0),
         edge_kept=table(costs.edge_kept, 1.0),
+        alone=table(costs.alone, 0.0),
         row=table(index, -1),
         quickest_s=seconds.min(axis=2),
         most_layers=table(np.floor(1.0 / least), 0.0).max(axis=2),

@@ -90,6 +90,8 @@ class StageRun:
         if last:
             end = in_flight[stages - 1, every]
             room[stages - 1, every] -= edge_state[..., 1] + edge_kept[..., 1] * end
+        if first and last:
+            room[0] += (stages == 1)[:, None] * front.alone[size, global_micro_batch, :width]
         fits = room / (state + kept * in_flight)
         fits += ROUNDING
         # Whole chunks are held.

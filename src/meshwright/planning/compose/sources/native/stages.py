@@ -76,6 +76,8 @@ class StageOptions:
     transient_bytes: Float[np.ndarray, "rows parts"]
     """The largest of a stage's parts counts once."""
     fixed_bytes: Float[np.ndarray, "rows"]
+    between_bytes: Float[np.ndarray, "rows"]
+    """What of it only stages of one pipeline take, to pass on what they do."""
     sync_s: Float[np.ndarray, "rows parts"]
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
     least_sync_s: Float[np.ndarray, "rows parts"]
@@ -265,20 +267,24 @@ def _sharded(
     forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
     dense, experts = np.maximum(costs.dense_parameters, 0.0), costs.expert_parameters
     zero = np.zeros((grid.rows, 1))
-    communicators = boundary_columns(
-        columns, Placed(pp=np.full(grid.rows, 2), dp=grid.dp), model, hardware, workload
-    ).communicators[:, None]
+    alone, communicators = (
+        boundary_columns(
+            columns, Placed(pp=np.full(grid.rows, stages), dp=grid.dp), model, hardware, workload
+        ).communicators[:, None]
+        for stages in (1, 2)
+    )
 
     def peak(**given: Float[np.ndarray, "rows items"]) -> Float[np.ndarray, "rows items"]:
         nothing = dict.fromkeys(
             ("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient"),
             np.zeros_like(dense),
         )
-        load = WorkerLoad(**(nothing | given), communicators=communicators, offload_weights=zero)
+        load = WorkerLoad(**(nothing | {"communicators": communicators} | given), offload_weights=zero)
         return worker_bytes(load, sharding, hardware, workload).peak
 
     # The one formula of memory is linear in all of these: what each part adds is the difference to an empty device.
     empty = peak()
+    between = empty - peak(communicators=alone)
     frozen = {"frozen_dense_bytes": costs.frozen_dense_bytes, "frozen_expert_bytes": costs.frozen_expert_bytes}
     more = {name: getattr(costs, name) for name in EXTRA_BYTES}
     state = peak(dense_parameters=dense, expert_parameters=experts, **frozen, **more) - empty
@@ -349,6 +355,7 @@ def _sharded(
                 kept_bytes=mixed(kept),
                 transient_bytes=transient(2 if share else mode),
                 fixed_bytes=empty[:, 0],
+                between_bytes=between[:, 0],
                 sync_s=parts(sync_s, 0),
                 least_sync_s=parts(least_sync_s, 0),
                 beside_s=parts(beside_s, 0),
