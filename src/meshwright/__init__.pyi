@@ -56,6 +56,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster import Island as Island
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.expert_load import ExpertLoad
+from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -63,7 +64,7 @@ from meshwright.specs.seam import ModelSlice as ModelSlice
 from meshwright.specs.seam import Parallelizer as Parallelizer
 from meshwright.specs.seam import PartialPlan as PartialPlan
 from meshwright.specs.tuning import Lora
-from meshwright.specs.workload import Failures, Workload
+from meshwright.specs.workload import Workload
 
 __version__: str
 

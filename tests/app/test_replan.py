@@ -14,8 +14,8 @@ from meshwright.formats.plan_json import write_job
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.made_with import made_with
 from meshwright.planning.changed_cluster import changed_cluster, resized
+from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
-from meshwright.specs.workload import Failures
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.fields.failures import FailureSpec
-from meshwright.specs.workload import NEVER, Failures
+from meshwright.specs.failures import NEVER, Failures
 
 
 def read(text: object) -> Failures:

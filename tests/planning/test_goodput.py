@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwright import estimate
 from meshwright.errors import InputError
 from meshwright.planning.goodput import USUAL, goodput, staffed_share, training_share
-from meshwright.specs.workload import NEVER, Failures
+from meshwright.specs.failures import NEVER, Failures
 from meshwright.units import HOUR_S
 
 

@@ -51,7 +51,7 @@ NAMED = {
     "Calibration": "specs.calibration",
     "ClusterSpec": "specs.cluster",
     "DeviceSpec": "specs.device",
-    "Failures": "specs.workload",
+    "Failures": "specs.failures",
     "ModelSpec": "specs.model",
     "ExecutionPlan": "specs.plan",
     "PlanRow": "specs.row",

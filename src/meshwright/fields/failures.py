@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.errors import InputError, unknown_name
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Duration, FieldKind, Whole
-from meshwright.specs.workload import NEVER, Failures
+from meshwright.specs.failures import NEVER, Failures
 
 HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}
 MOST_OF_A_YEAR = 5.0

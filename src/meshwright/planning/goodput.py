@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from meshwright.records import Record
-from meshwright.specs.workload import Failures
+from meshwright.specs.failures import Failures
 from meshwright.units import HOUR_S
 
 USUAL_NODE = 8

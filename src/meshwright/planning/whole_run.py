@@ -11,8 +11,8 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.records import Record
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
-from meshwright.specs.workload import Failures
 from meshwright.units import DAY_S, HOUR_S, JOULES_PER_KWH
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from meshwright.fields.kinds import (
 )
 from meshwright.fields.request import request_fields
 from meshwright.formats.host import Disks
-from meshwright.specs.workload import Failures, Workload
+from meshwright.specs.failures import Failures
+from meshwright.specs.workload import Workload
 
 MOST_LINES = 25
 CLOSED = (

@@ -13,7 +13,8 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.fields.job import AimFields
 from meshwright.planning.objectives import Aim, Offer, admitted, aim_of
-from meshwright.specs.workload import NEVER, Failures, Workload
+from meshwright.specs.failures import NEVER, Failures
+from meshwright.specs.workload import Workload
 
 MODEL, BATCH = "llama-3-8b", 64
 

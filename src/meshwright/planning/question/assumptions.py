@@ -18,12 +18,13 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.software import generation_of, generations_of, software
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers.base import Optimizer
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.software import DEFAULT_SOFTWARE, LOAD_NO_BITSANDBYTES, PEFT_SOFTWARE, USUAL_OF_VENDOR
 from meshwright.specs.tuning import BITSANDBYTES
-from meshwright.specs.workload import Failures, Workload
+from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
 
 DEFAULT_DTYPE = "bf16"

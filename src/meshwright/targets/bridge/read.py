@@ -90,7 +90,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     return replace(read, notes=(*read.notes, *notes))
 
 
-_SEES = re.compile(r"(?:^|_)(?:vlm?|llava|(?:\w+)?audio|omni)(?:_|$)")
+_SEES = re.compile(r"(?:^|_)(?:vlm?|llava|omni)(?:_|$)|audio(?:_|$)")
 """What recipes and forward steps of models that see or hear have in their names. Source: scripts/training/
 run_recipe.py and megatron/bridge/recipes of Megatron-Bridge (2026-08)."""
 
