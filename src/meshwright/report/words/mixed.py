@@ -29,7 +29,7 @@ def worth(mixing: Mixing) -> str:
     """What mixing is worth, in one sentence."""
     best, gain, by = mixing.best_alone, mixing.gain, mixing.by
     if best is None or gain is None or best.amount is None:
-        return "No kind of device can train the model by itself."
+        return "No plan on one kind of device alone fits what is asked."
     if mixing.used == 1 and mixing.per_step is not None:
         within = "" if by.rents else " within its price"
         return f"One group by itself makes the {by.best} step found{within}; the others are not rented."
