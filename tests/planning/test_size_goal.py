@@ -12,7 +12,7 @@ from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.job import JobFields
 from meshwright.planning.question.job_inputs import job_inputs
 from meshwright.planning.size_goal import CurvePoint, Goal
-from meshwright.specs.workload import NEVER
+from meshwright.specs.failures import NEVER
 from meshwright.units import DAY_S
 
 POINT = CurvePoint(devices=8, name="dp8", step_time_s=2.0, mfu=0.4, days=10.0, price=500.0)
