@@ -20,6 +20,9 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimizer_traffic_bytes
 
+Ranks = Int[np.ndarray, "..."]
+"""Numbers of ranks."""
+
 # Gradients leave in buckets of this many parameters, more at large data degrees so that latency stays small.
 # Source: Megatron-LM, distributed data parallel configuration: max(40 M, 1 M x data-parallel degree).
 BUCKET_PARAMETERS = 40e6
@@ -138,9 +141,7 @@ def layer_sync(
     return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
 
 
-def _from_second(
-    network: DataNetwork, ranks: Int[np.ndarray, "..."], size_bytes: Array, first_s: Array, *, expert: bool
-) -> Array:
+def _from_second(network: DataNetwork, ranks: Ranks, size_bytes: Array, first_s: Array, *, expert: bool) -> Array:
     """Gather for backward where a second copy is near; it is in the format of the weights.
 
     Source: Wang et al. 2023, ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
@@ -258,7 +259,7 @@ def step_sync(
 
 
 def _bucket_s(
-    size_bytes: Array, shards: Array, replicas: Array, sharding: ShardingColumns, network: DataNetwork, expert: bool
+    size_bytes: Array, shards: Ranks, replicas: Ranks, sharding: ShardingColumns, network: DataNetwork, expert: bool
 ) -> tuple[Array, Array, Array]:
     """Seconds of one bucket of gradients: scattered, summed over replicas, and summed between pipelines alone."""
     zero = sharding.zero
@@ -274,7 +275,7 @@ def _bucket_s(
 
 
 def _update_s(
-    parameters: Array, shards: Array, sharding: ShardingColumns, network: DataNetwork, workload: Workload, expert: bool
+    parameters: Array, shards: Ranks, sharding: ShardingColumns, network: DataNetwork, workload: Workload, expert: bool
 ) -> Iterator[Array]:
     """Seconds of what an update does, one after the other."""
     precision, hardware, kind, zero = workload.precision, network.hardware, workload.update, sharding.zero
