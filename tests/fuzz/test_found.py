@@ -33,7 +33,7 @@ from meshwright.library.calibration import read_calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
-from meshwright.report.words.titles import identities
+from meshwright.report.words.identities import identities
 from meshwright.schedules import SCHEDULES
 from meshwright.search.tuners.store import storage_path
 from meshwright.specs.job import Job

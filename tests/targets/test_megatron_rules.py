@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.specs.precision import PRECISIONS
-from meshwright.targets.megatron import rule_problems
+from meshwright.targets.megatron.rules import rule_problems
 from tests.targets.cases import job
 
 

@@ -41,7 +41,7 @@ from meshwright.formats.cluster_tables import ClusterTable, GroupTable, LinkTabl
 from meshwright.formats.link_ends import LinkEnds, stray_ends
 from meshwright.formats.problems import problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
-from meshwright.specs.software import collective_library
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.transports import Transport, transports
 from meshwright.units import GIB, GIGA, MICRO
 

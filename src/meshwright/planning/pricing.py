@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
-from meshwright.estimate.away import update_problems
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.away import update_problems
 from meshwright.estimate.rules.legality import row_problems
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

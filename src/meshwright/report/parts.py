@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -11,9 +11,6 @@ from rich.text import Text
 
 from meshwright.fields.limits import stopped_warning
 from meshwright.units import GIB, significant
-
-if TYPE_CHECKING:
-    pass
 
 
 def columns(*names: str, left: Collection[str] = (), fold: Collection[str] = (), gap: int = 2) -> Table:

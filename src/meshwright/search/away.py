@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.errors import InputError
-from meshwright.estimate.away import host_problems, update_problems
+from meshwright.estimate.rules.away import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import AXES, PREFETCHES, WAY_AXES, searched_values
 from meshwright.search.result import FoundPlan, SearchResult

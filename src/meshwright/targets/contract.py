@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
+from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
-from meshwright.specs.software import collective_library, crossed
 from meshwright.specs.tuning import Lora
 from meshwright.targets.sayable import Plan, Rule, Says, refusals
 

@@ -18,7 +18,7 @@ from meshwright.planning.axes import space_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.question.job_inputs import JobInputs, job_fields, job_inputs
-from meshwright.report.words.titles import identities
+from meshwright.report.words.identities import identities
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

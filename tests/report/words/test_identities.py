@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshwright.estimate.layout import expand
 from meshwright.library.clusters import resolve_gpus
-from meshwright.report.words.titles import identities
+from meshwright.report.words.identities import identities
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow

@@ -24,8 +24,8 @@ from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import identities
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.search.watching import part
 from meshwright.specs.job import Job

@@ -18,8 +18,9 @@ from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report import page
+from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import identities, title_of
+from meshwright.report.words.titles import title_of
 from meshwright.report.words.verdict import RunnerUp, Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.result import PlanCertificate

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.errors import Problem, unknown_name
-from meshwright.estimate.away import strategy_problems
+from meshwright.estimate.rules.away import strategy_problems
 from meshwright.estimate.rules.degrees import OR_MULTIPLE, model_rules
 from meshwright.estimate.stages import paging_problems, recompute_problem
 from meshwright.schedules import schedule_named

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.estimate.away import away_problems, update_problems
+from meshwright.estimate.rules.away import away_problems, update_problems
 from meshwright.estimate.stages import paging_problems, recompute_problem, schedule_problems, strategies_of
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -14,8 +14,9 @@ from meshwright.formats.megatron.beyond import beyond_options
 from meshwright.formats.megatron.foreign import of_the_program
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model_options import read_facts
+from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, read_options
-from meshwright.formats.megatron.precision import read_optimizer, read_precision
+from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.row import read_row, schedule_in
 from meshwright.formats.megatron.script import ChosenCommand, training_launch
 from meshwright.formats.shell import Script, Word, processes, read_script, word

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import VOCAB_MULTIPLE, model_flags
-from meshwright.formats.megatron.precision import OPTIMIZERS, optimizer_flags, precision_flags
+from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
+from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
 from meshwright.formats.processes import processes_of_node, unequal_nodes

@@ -18,8 +18,8 @@ from meshwright.planning.mixed.source import Launcher, PricedPlan
 from meshwright.planning.one_kind import accepted
 from meshwright.planning.question.job_inputs import JobInputs
 from meshwright.specs.cluster import AND, ClusterSpec, NodeGroup
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.job import Job
-from meshwright.specs.software import collective_library
 
 
 def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> ClusterSpec | None:

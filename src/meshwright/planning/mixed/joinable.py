@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.software import collective_library
+from meshwright.specs.collective_libraries import collective_library
 
 
 def joinable(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:

@@ -33,9 +33,9 @@ from meshwright.search.axes import only_in_groups, recompute_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, recompute_fields
-from meshwright.specs.software import collective_library
 
 SHARDED = ("z1", "z2", "z3")
 """What is tried, from what is sent least to what is held least."""

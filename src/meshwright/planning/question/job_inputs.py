@@ -15,20 +15,20 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.software import canonical
-from meshwright.planning.question.assumptions import (
-    DEFAULT_DTYPE,
-    asked_precision,
-    check_computes,
-    job_assumptions,
-    require_rank,
-    wide_ends,
-)
+from meshwright.planning.question.assumptions import job_assumptions
 from meshwright.planning.question.batch import (
     DEFAULT_SAMPLES,
     check_batch,
     default_batch,
     sequence_length,
     usual_tokens,
+)
+from meshwright.planning.question.number_formats import (
+    DEFAULT_DTYPE,
+    asked_precision,
+    check_computes,
+    require_rank,
+    wide_ends,
 )
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec

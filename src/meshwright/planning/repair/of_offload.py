@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from meshwright.estimate.away import HOST_SHARE, host_problems, update_problems
+from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rules.away import host_problems, update_problems
 from meshwright.planning.axes.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.repair.job_repair import FittingPlan, Repairs, best_plan, job_repair

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.estimate.away import host_problems, update_problems
+from meshwright.estimate.rules.away import host_problems, update_problems
 from meshwright.planning.axes.offload import offload_text, spelled
 from meshwright.planning.for_target import software_of
 from meshwright.planning.repair.job_repair import FittingPlan, fitting

@@ -18,7 +18,8 @@ from meshwright.formats.processes import torchrun
 from meshwright.specs.job import Job
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
-from meshwright.targets.megatron import as_run_by_megatron, rule_problems
+from meshwright.targets.megatron import as_run_by_megatron
+from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.sayable import unequal_pipelines
 
 if TYPE_CHECKING:
